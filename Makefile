@@ -1,16 +1,16 @@
-# Every target sets itself up: Python 3.10+ and Java 17+ are all a fresh machine needs.
+# Every target sets up its environment: a fresh machine needs only Python 3.10+ and Java 17+.
 
-# The interpreter of .venv; without one, that which it has, at first python3.
+# The interpreter of .venv; default: the one it was made with, at first python3.
 PYTHON ?=
-# Another Airflow, such as 3.2, has an environment of its own.
+# Another version of Airflow, such as 3.2, gets an environment of its own.
 AIRFLOW ?=
 BIN := .venv$(if $(AIRFLOW),-airflow-$(AIRFLOW))/bin
 INPUT ?=
 SINK ?= topics
 KEEP ?=
-# Most tests wait for brokers and processes now and then: on two cores four run side by side.
+# Most tests spend time waiting for brokers and processes: four run in parallel on two cores.
 JOBS ?= 4
-# Some unit tests wait: for a time-out, a thread, a process.
+# Some unit tests wait for a time-out, a thread or a process.
 UNIT_JOBS ?= 3
 SEED ?=
 MINUTES ?=
@@ -27,7 +27,7 @@ ORIGINAL_PATH := $(PATH)
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 export PYSPARK_DRIVER_PYTHON := $(CURDIR)/$(BIN)/python
-# Importing Airflow writes a configuration: never into the home folder of who calls make.
+# Importing Airflow writes a configuration file: keep it out of the caller's home folder.
 export AIRFLOW_HOME := $(CURDIR)/.cache/airflow
 export PYTHONUNBUFFERED := 1
 # Another Spark or another checkout of this package must not shadow the pinned one.
@@ -43,7 +43,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: ## Make .venv with the pinned dependencies; quick when it is there
+setup: ## Create .venv with the pinned dependencies; quick if it exists
 	@PATH='$(ORIGINAL_PATH)' PYTHON='$(PYTHON)' AIRFLOW='$(AIRFLOW)' tools/setup
 
 demo: setup ## Kill a run half way under a real scheduler and count what readers see; SINK=iceberg INPUT=flights.json KEEP=1
@@ -99,7 +99,7 @@ chaos: setup ## Faults at every state, then MINUTES=12 at random; SEED=1 KAFKA=3
 	@mkdir -p .cache && rm -f .cache/chaos.txt
 	@$(MAKE) --no-print-directory --jobs 1 --keep-going $(CAMPAIGN)
 
-# A part that fails fails the whole, and does not stop the next.
+# A failed part fails the campaign, but does not stop the next part.
 $(CAMPAIGN): setup
 
 topic-faults:

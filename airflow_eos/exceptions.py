@@ -185,11 +185,11 @@ class OffsetsOutOfRange(PlanError):
 
 
 class RangeUndecided(PlanError):
-    """The range ends above the last stable offset: a transaction inside it is still open.
+    """The range ends, or the group stands, above the last stable offset: a transaction is still open.
 
     Do: Nothing: the transaction ends, by its owner or its time-out. This shows the owner:
 
-        airflow eos status --group GROUP
+        airflow eos doctor --source TOPIC
     """
 
 

@@ -1,6 +1,6 @@
 """Measure whole runs against Spark's own Kafka job and others, in interleaved rounds on one machine.
 
-``python -m benchmarks NAME``; ``--help`` lists the measurements. ``make bench`` runs the most telling ones.
+``python -m benchmarks NAME``; ``--help`` lists the measurements. ``make bench`` runs the most important ones.
 Reports go to ``--out``, as JSON and SVG.
 """
 
@@ -17,10 +17,10 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Measurement:
-    """A module of this package with a function of its name.
+    """A module of this package with a function of the same name.
 
     :param description: for ``--help``.
-    :param options: with which the function is called, in order.
+    :param options: command-line options to pass to the function, in order.
     """
 
     description: str
@@ -40,27 +40,27 @@ MEASUREMENTS = {
     "tables": Measurement(
         "runs into an Iceberg table beside Spark's own job to Parquet", ("records", "rounds", "out")
     ),
-    "ledger": Measurement("a run behind many others", ("out", "rounds")),
+    "ledger": Measurement("a run after many others in its ledger", ("out", "rounds")),
     "curves": Measurement(
-        "a run by its partitions, pipelines and runs at once", ("out", "rounds", "records", "most")
+        "a run by number of partitions, pipelines and concurrent runs", ("out", "rounds", "records", "most")
     ),
     "pipelines": Measurement(
-        "500 pipelines with a run a minute and nothing to read", ("out", "rounds", "most")
+        "500 pipelines with one run per minute and nothing to read", ("out", "rounds", "most")
     ),
-    "page": Measurement("each page in Airflow behind many runs", ("out", "rounds")),
+    "page": Measurement("each page in Airflow after many runs", ("out", "rounds")),
     "scale": Measurement("one run over 100,000,000 records", ("out", "records")),
-    "executors": Measurement("a run by its executor processes", ("out", "rounds", "records")),
-    "way": Measurement("what a small run calls and sends", ("out",)),
+    "executors": Measurement("a run by number of executor processes", ("out", "rounds", "records")),
+    "way": Measurement("calls and requests of a small run", ("out",)),
     "postgres_copy": Measurement("rows into PostgreSQL", ("out", "rounds")),
     "protection": Measurement(
-        "what it costs that the Spark of a task answers nobody else", ("out", "rounds", "records")
+        "the cost of protecting a task's Spark from other users", ("out", "rounds", "records")
     ),
 }
 RECORDS = {"curves": 20_000, "protection": 1_000_000, "scale": 100_000_000}
 
 
 def main() -> int:
-    """Run the chosen measurement; its closing line is its result."""
+    """Run the chosen measurement and return its exit code; its last line summarises the result."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
         description=__doc__,
@@ -71,11 +71,11 @@ def main() -> int:
     parser.add_argument("--records", type=int, default=os.environ.get("RECORDS") or None)
     parser.add_argument("--rounds", type=int, default=int(os.environ.get("ROUNDS") or 5))
     parser.add_argument(
-        "--only", nargs="*", default=(), help="fresh: contenders that take part, as arrow flink"
+        "--only", nargs="*", default=(), help="fresh: contenders that take part, such as arrow flink"
     )
     parser.add_argument("--workload", default="copy", choices=("copy", "parse"), help="fresh: what jobs do")
     parser.add_argument(
-        "--most", type=int, help="curves: largest number, 2,000; pipelines: their number, 500"
+        "--most", type=int, help="curves: largest number, default 2,000; pipelines: their number, default 500"
     )
     parser.add_argument("--out", type=Path, default=Path("build/benchmarks"), help="folder of the reports")
     options = parser.parse_args()

@@ -1,4 +1,4 @@
-"""A scheduled task from its trigger to its end, on a real Airflow: what of it is Airflow, Spark, Kafka."""
+"""A scheduled task from its trigger to its end, on a real Airflow: the shares of Airflow, Spark and Kafka."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from airflow_eos_testing.airflow import AirflowStandalone, kafka_connection
 from benchmarks.records import publish
 
 PARTS = ("scheduler", "task start", "authority and plan", "Spark start", "sealing", "transaction", "task end")
-"""What follows what; ``Spark start`` is JVM, session and the first Python workers."""
+"""Consecutive parts of a task; ``Spark start`` is JVM, session and the first Python workers."""
 
 INSIDE, WARM = "benchmark_copy", "benchmark_warm"
 _TASK = "copy"
@@ -27,9 +27,9 @@ def measure(
 ) -> dict[str, list[dict[str, float]]]:
     """Return, by Dag, the seconds of each of ``PARTS`` of a task that copies ``records``, one per round.
 
-    The topics ``src`` and ``out`` exist. The first round finds Airflow's own start behind it.
+    The topics ``src`` and ``out`` must exist. Airflow's own start is not measured.
 
-    :param warm: JSON form of the connection to a Spark Connect server; None: only with Spark inside.
+    :param warm: JSON form of the connection to a Spark Connect server; None: measure only with Spark inside.
     """
     connections = {"kafka_default": kafka_connection(servers)}
     dags = [INSIDE]
@@ -60,7 +60,7 @@ def _one(airflow: AirflowStandalone, dag: str) -> dict[str, float]:
 
 
 def moments_of(log: str) -> list[float]:
-    """Return when a task's run began, Spark was asked for, sealing began, ended, and all was committed.
+    """Return when a task's run began, Spark was started, sealing began and ended, and the run was committed.
 
     :param log: a task log, one JSON object per line.
     :returns: seconds since 1970.

@@ -1,10 +1,10 @@
-"""The broker of the benchmarks: optimised by its JVM as in production, unlike the brokers of short tests."""
+"""The broker of the benchmarks: with JVM options as in production, unlike the brokers of short tests."""
 
 from __future__ import annotations
 
 from airflow_eos_testing import EmbeddedKafka
 
-# What Kafka's own start script gives a broker, but for the heap's lower bound.
+# The options of Kafka's own start script, except for the minimum heap.
 _JVM_OPTIONS = (
     "-server",
     "-Xmx1g",

@@ -67,7 +67,7 @@ _PARTS = ("#1f6f8b", "#b7c9d3", "#e0a458", "#7a9e7e", "#c8553d", "#8d6a9f", "#5c
 
 
 def timeline_chart(title: str, rows: Mapping[str, Mapping[str, float]]) -> str:
-    """Return an SVG document: a bar per row, from its start to its end, in parts that follow one another.
+    """Return an SVG document: a bar per row, from its start to its end, in consecutive parts.
 
     :param rows: seconds of each part, in order; the same parts in every row.
     """
@@ -98,7 +98,7 @@ def timeline_chart(title: str, rows: Mapping[str, Mapping[str, float]]) -> str:
 
 
 def curve_chart(title: str, curves: Mapping[str, Mapping[int, float]]) -> str:
-    """Return an SVG document: a line per curve, seconds over a number on a logarithmic axis.
+    """Return an SVG document: a line per curve, of seconds by a number on a logarithmic axis.
 
     :param curves: seconds by number.
     """

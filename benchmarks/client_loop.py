@@ -1,4 +1,4 @@
-"""What people write by hand: one confluent-kafka process that consumes, transforms, produces in transactions.
+"""The usual hand-written job: a confluent-kafka process that consumes, transforms, produces in transactions.
 
 ``python -m benchmarks.client_loop SERVERS SOURCE SINK RECORDS``
 """
@@ -14,7 +14,7 @@ PER_TRANSACTION = 10_000
 
 
 def main(servers: str, source: str, sink: str, records: int) -> None:
-    """Move ``records`` records, 10,000 in a transaction."""
+    """Copy ``records`` records, 10,000 per transaction."""
     consumer = Consumer(
         {
             "bootstrap.servers": servers,

@@ -1,10 +1,10 @@
-"""One run with a DataFrame process in a fresh process of its own, as a scheduled task pays for it.
+"""One run with a DataFrame process function in a fresh process, the cost of a scheduled task.
 
 ``python -m benchmarks.cold SERVERS RECORDS SOURCE SINK``
 
 Started and timed from outside: interpreter, imports, JVM, session and job, to the end of the process. The
-session is as an operator starts it; with ``SPARK_REMOTE`` in the environment it is one of that Spark Connect
-server, with ``SPARK_SUBMIT_OPTS`` one that Spark alone starts, with these options of its JVM.
+session is started as by an operator. With ``SPARK_REMOTE`` in the environment it is a session of that Spark
+Connect server, with ``SPARK_SUBMIT_OPTS`` one that Spark itself starts, with these JVM options.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from airflow_eos.spark_host import jvm
 def measure(
     servers: str, records: int, source: str, sink: str, environment: Mapping[str, str] | None = None
 ) -> dict[str, float]:
-    """Return the seconds of one fresh process: ``whole``, and of its parts ``session`` and ``job``.
+    """Return the seconds of one fresh process: ``whole``, and the parts ``session`` and ``job``.
 
     :param environment: variables to set for it.
     """
@@ -43,7 +43,7 @@ def measure(
 
 
 def main(servers: str, records: str, source: str, sink: str) -> None:
-    """Run one job, stop the session, print what took how long."""
+    """Run one job, stop the session, print the durations."""
     begun = time.perf_counter()
     from benchmarks import jobs
     from benchmarks.session import connect_session, spark_session, task_session

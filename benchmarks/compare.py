@@ -1,4 +1,4 @@
-"""The comparison in a warm session: whole jobs, halves of jobs, and floors."""
+"""The comparison in a warm session: whole jobs, sources alone, and lower bounds."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LOOP = "confluent-kafka loop, 10,000 per txn"
 
 
 def compare(records: int, rounds: int, out: Path) -> int:
-    """Measure, write ``compare.json`` and ``compare.svg``, print the closing line; 1 for a wrong count."""
+    """Measure, write ``compare.json`` and ``compare.svg``, print a summary; return 1 for a wrong count."""
     from airflow_eos.wire.client_config import ClientConfig
 
     with benchmark_broker() as kafka:

@@ -1,4 +1,4 @@
-"""Names of what several measurements compare."""
+"""Names of contenders in several measurements."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What a run costs by the number of source and target partitions, pipelines of a ledger, runs at once.
+"""The duration of a run by number of source and target partitions, pipelines of a ledger, concurrent runs.
 
 Runs with records use a warm session and the Arrow process; empty runs need no Spark. Each round measures
-every point once, so that a slow minute hits all curves alike.
+every point once, so that a slow minute affects all curves alike.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 PARTITIONS = (1, 10, 100, 500, 1_000, 2_000)
 BOTH_PARTITIONS = (1, 100, 2_000)
-"""Of the source; fewer points, since one broker holds all topics and a partition keeps a file open."""
+"""Source partitions; fewer points, since one broker holds all topics and a partition keeps files open."""
 PIPELINES = (1, 10, 100, 500)
 AT_ONCE = (1, 2, 4, 8, 16)
 SOURCES, EMPTY, TARGETS = "source partitions", "source partitions, no records", "target partitions"
@@ -37,10 +37,10 @@ Point = tuple[str, int]
 
 
 def curves(out: Path, rounds: int, records: int, most: int) -> int:
-    """Measure every point, in rounds that take turns; print the curves; 1 where an output is not complete.
+    """Measure every point in each round; print the curves; return 1 if an output is incomplete.
 
-    :param records: of each run that has any.
-    :param most: no more partitions, pipelines or runs than this.
+    :param records: records of each run that is not empty.
+    :param most: upper limit on partitions, pipelines and runs.
     """
     with benchmark_broker() as kafka:
         points = _points(kafka, records, most)
@@ -78,7 +78,7 @@ def curves(out: Path, rounds: int, records: int, most: int) -> int:
 
 
 def _points(kafka: EmbeddedKafka, records: int, most: int) -> dict[Point, Callable[[], Any]]:
-    """Make topics and ledgers; return what is measured."""
+    """Create topics and ledgers; return the job to measure at each point."""
     servers = kafka.bootstrap_servers
     cluster = jobs.Cluster(spark_session(connector=False), servers, records)
     kafka.create_topic("targets-src", partitions=4)
@@ -119,7 +119,7 @@ def _run(cluster: jobs.Cluster, source: str, sink: str) -> Callable[[], Any]:
 
 
 def _empty_run(servers: str, source: str, ledger: str, pipeline: str = "empty") -> Callable[[], Any]:
-    """Return a run with nothing to read, a new one at each call."""
+    """Return a function that executes a new run with nothing to read at each call."""
 
     def job() -> None:
         spec = RunSpec(
@@ -138,7 +138,7 @@ def _empty_run(servers: str, source: str, ledger: str, pipeline: str = "empty") 
 
 def _at_once(servers: str, count: int) -> Callable[[], Any]:
     runs = [_empty_run(servers, "empty1", "at-once", f"at-once{number}") for number in range(count)]
-    runs[0]()  # makes the ledger
+    runs[0]()  # creates the ledger
 
     def job() -> None:
         with ThreadPoolExecutor(count) as pool:

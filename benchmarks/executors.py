@@ -1,7 +1,7 @@
-"""One run by the number of executor processes, of a standalone cluster and of YARN.
+"""The duration of a run by number of executor processes, on a standalone cluster and on YARN.
 
-All share the cores of this machine: what is shown is that a run is spread over executors that are processes
-of their own, and what each more of them costs. How much faster real machines make it is not shown here.
+All share the cores of this machine: the measurement shows that a run is spread over separate executor
+processes, and the cost of each additional one. It does not show the speed-up by more machines.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ CASES = ((LOCAL, 0), (STANDALONE, 1), (STANDALONE, 2), (STANDALONE, 4), (YARN, 4
 
 
 def executors(out: Path, rounds: int, records: int) -> int:
-    """Measure, write ``executors.json``, print a line per case; 1 where an output is not complete."""
+    """Measure, write ``executors.json``, print a line per case; return 1 if an output is incomplete."""
     report: dict[str, Any] = {}
     wrong: dict[str, int] = {}
     with benchmark_broker() as kafka:
@@ -46,7 +46,7 @@ def executors(out: Path, rounds: int, records: int) -> int:
             sinks = {name: _sink(site, number, name) for name in jobs.PROCESSES}
             for sink in sinks.values():
                 kafka.create_topic(sink, partitions=PARTITIONS)
-            # A session of its own: a process of its own.
+            # Each case needs a new session, and so a new process.
             command = [sys.executable, "-m", "benchmarks.executors", servers, site, str(number), str(rounds)]
             done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=7200)
             measured = json.loads(done.stdout.splitlines()[-1])
@@ -86,9 +86,9 @@ def _measure(servers: str, site: str, number: int, rounds: int) -> dict[str, Any
             yarn = stack.enter_context(YarnCluster(number))
             os.environ["HADOOP_CONF_DIR"] = str(yarn.settings)
             master, settings = "yarn", {**yarn.spark_conf(), "spark.executor.memory": "1g"}
-            # The folder of a container is too long for one.
+            # The path of a container's folder is too long for a Unix domain socket.
             settings["spark.python.unix.domain.socket.enabled"] = "false"
-            # As everywhere here: the compilers and collectors that Java chooses itself.
+            # As in all measurements: the compilers and collectors that Java chooses by default.
             del settings["spark.driver.extraJavaOptions"], settings["spark.executor.extraJavaOptions"]
         else:
             master = site
@@ -120,7 +120,7 @@ def _job(cluster: jobs.Cluster, sink: str, process: Any) -> Any:
 
 
 def _executors(spark: SparkSession) -> int:
-    """Number of executor processes that have run tasks; 0 of a local session, whose driver runs them."""
+    """Return the number of executors that have run tasks; 0 in a local session, whose driver runs them."""
     store = spark.sparkContext._jsc.sc().statusStore()  # noqa: SLF001
     executors = store.executorList(False)  # noqa: FBT003 - the Java API has no names
     return sum(

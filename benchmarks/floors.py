@@ -1,4 +1,4 @@
-"""The floors: what the broker and the network cost when nothing is decoded, transformed or encoded."""
+"""Lower bounds: the cost of broker and network if nothing is decoded, transformed or encoded."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BASE_OFFSET_BYTES = 8
 
 
 def whole_topic(config: ClientConfig, topic: str) -> tuple[OffsetRange, ...]:
-    """Return the ranges of all that a read_committed reader sees now."""
+    """Return the ranges of all records that a read_committed reader sees now."""
     with BrokerConnections(config) as connections:
         partitions = [
             TopicPartition(topic, number) for number in sorted(connections.topics([topic])[topic].leaders)
@@ -37,7 +37,7 @@ def whole_topic(config: ClientConfig, topic: str) -> tuple[OffsetRange, ...]:
 
 
 def fetch_raw(config: ClientConfig, topic: str, sink: str) -> dict[TopicPartition, list[tuple[int, bytes]]]:
-    """Fetch a topic without decoding it, one process; returns (records, batch) per partition of ``sink``."""
+    """Fetch a topic in one process, undecoded; return (records, batch) pairs per partition of ``sink``."""
     answers: dict[TopicPartition, list[tuple[int, bytes]]] = {}
     with BrokerConnections(config) as connections:
         for wanted in whole_topic(config, topic):
@@ -50,7 +50,7 @@ def fetch_raw(config: ClientConfig, topic: str, sink: str) -> dict[TopicPartitio
 
 
 def _as_new(batch: memoryview) -> bytes:
-    """Return a batch as a producer makes it: transactional, and not from a log; its sender stamps the CRC."""
+    """Return a batch as a producer makes it: transactional, without log fields; the sender sets the CRC."""
     changed = bytearray(batch)
     changed[:BASE_OFFSET_BYTES] = bytes(BASE_OFFSET_BYTES)
     changed[LENGTH_END : LENGTH_END + 4] = b"\xff" * 4  # no leader epoch
@@ -61,7 +61,7 @@ def _as_new(batch: memoryview) -> bytes:
 def produce_raw(
     config: ClientConfig, servers: str, batches: Mapping[TopicPartition, list[tuple[int, bytes]]]
 ) -> float:
-    """Send ready batches in one transaction, one process; returns seconds of the sending alone."""
+    """Send ready batches in one transaction and process; return the seconds of the send alone."""
     from confluent_kafka import Producer
 
     results: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""The first, second and fifth job of a fresh process, its start included: what scheduled work pays.
+"""The first, second and fifth job of a fresh process, its start included: the cost of scheduled work.
 
 Spark's own Kafka job, this package, Flink, Kafka Streams and plain transactional clients take turns over one
 input.
@@ -56,16 +56,16 @@ RATIOS = (
     ("CPU of the first job", "cpu_first", TUNED),
     ("peak memory", "peak_mb", TUNED),
 )
-"""What is said of each contender: a figure of :func:`measure`, and the peer it is compared with."""
+"""Ratios reported for each contender: label, figure of :func:`measure`, and the peer to compare with."""
 
 
 def fresh(records: int, rounds: int, out: Path, only: Collection[str] = (), workload: str = "copy") -> int:
-    """Measure, write ``fresh.json`` and ``fresh.svg``, print a line per contender; 1 for a wrong count.
+    """Measure, write ``fresh.json`` and ``fresh.svg``, print a line each; return 1 for a wrong count.
 
-    :param only: values of :data:`CONTENDERS` that take part; default: all that know the workload.
-    :param workload: a key of :data:`benchmarks.jobs.WORKLOADS`; of all but ``copy`` the reports are named
-        after it.
-    :raises SystemExit: ``only`` names a contender that there is not.
+    :param only: values of :data:`CONTENDERS` that take part; default: all that support the workload.
+    :param workload: a key of :data:`benchmarks.jobs.WORKLOADS`; reports of all but ``copy`` have its name in
+        theirs.
+    :raises SystemExit: ``only`` names an unknown contender.
     """
     work = WORKLOADS[workload]
     able = CONTENDERS if workload == "copy" else {name: CONTENDERS[name] for name in (TUNED, FRAME)}
@@ -73,7 +73,7 @@ def fresh(records: int, rounds: int, out: Path, only: Collection[str] = (), work
         names = ", ".join(able.values())
         sys.exit(f"fresh: {', '.join(sorted(unknown))}: not a contender of the workload {workload}: {names}")
     contenders = {name: kind for name, kind in able.items() if not only or kind in only}
-    # Archive, jars and classes are there before the first clock runs.
+    # Prepare archive, jars and classes before the first measurement.
     write_archive()
     started = commands(contenders, only, workload)
     contenders = {name: kind for name, kind in contenders.items() if kind in started}
@@ -110,7 +110,7 @@ def fresh(records: int, rounds: int, out: Path, only: Collection[str] = (), work
 
 
 def _sentences(summary: dict[str, dict[str, Any]]) -> list[str]:
-    """Say what the first job takes of that of Spark and Flink; nothing of who did not take part."""
+    """Return the first job's time relative to Spark's and Flink's, for contenders that ran."""
     return [
         f"{short} {summary[name]['ratios'][label]:.2f} of {peer}"
         for short, name in (("dataframe", FRAME), ("arrow", ARROW))
@@ -126,8 +126,8 @@ def measure(
 
     :param command: from :func:`command`.
     :returns: ``first`` from the start of the process to the end of its first job, ``second`` and ``last`` of
-        those jobs alone; ``cpu_first`` and ``cpu_second`` of it and what it started, without the broker;
-        ``peak_mb`` the most memory that all of these held together.
+        those jobs alone; ``cpu_first`` and ``cpu_second`` of the process and its descendants, not the broker;
+        ``peak_mb`` the peak of their total memory.
     """
     begun = time.perf_counter()
     ends, cpu = [begun], [0.0]
@@ -158,7 +158,7 @@ def measure(
 
 
 def command(kind: str, workload: str = "copy") -> list[str]:
-    """Return how a contender is started, with all it needs fetched and compiled."""
+    """Return a contender's command, after fetching and compiling all it needs."""
     if kind in (CONTENDERS[FLINK], CONTENDERS[STREAMS], CONTENDERS[CLIENTS]):
         return java_peers.command(kind)
     if kind == CONTENDERS[TUNED]:
@@ -167,7 +167,7 @@ def command(kind: str, workload: str = "copy") -> list[str]:
 
 
 def commands(contenders: Mapping[str, str], only: Collection[str], workload: str) -> dict[str, list[str]]:
-    """Return how each is started; a peer that cannot be had is left out, unless it was asked for."""
+    """Return each contender's command; an unavailable Java peer is left out, unless ``only`` names it."""
     by_kind = {
         kind: _command_of(name, kind, workload, is_wanted=kind in only) for name, kind in contenders.items()
     }

@@ -1,6 +1,6 @@
 """Several jobs in one process: ``python -m benchmarks.fresh_job JOB WORKLOAD SERVERS ...``.
 
-More arguments as those of ``java/Copy.java``; a line is printed as each job ends.
+The further arguments are those of ``java/Copy.java``; a line is printed as each job ends.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import sys
 
 
 def main(job: str, workload: str, servers: str, source: str, sink: str, records: str, number: str) -> None:
-    """Run a job so many times, each over the whole topic."""
+    """Run a job ``number`` times, each time over the whole topic."""
     from pyspark.sql import SparkSession
 
     from benchmarks import jobs

@@ -1,4 +1,4 @@
-"""Java peers of the benchmark: plain clients, Kafka Streams and Flink; no part of the product."""
+"""Java peers of the benchmark: plain clients, Kafka Streams and Flink; not part of the product."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SOURCES = Path(__file__).parent / "java"
 
 
 def command(kind: str) -> list[str]:
-    """Return how a peer is started, compiled first; more arguments follow, see ``Copy.java``.
+    """Compile a peer and return its command; append the other arguments of ``Copy.java``.
 
     :param kind: ``clients``, ``streams`` or ``flink``.
     """

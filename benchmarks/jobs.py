@@ -25,10 +25,10 @@ SOURCE = "src"
 
 @dataclass(frozen=True)
 class SparkOptions:
-    """Options of Spark's own Kafka connector, beside those that the job needs.
+    """Options of Spark's own Kafka connector, in addition to those that the job needs.
 
-    :param source: of the reader.
-    :param sink: of the writer.
+    :param source: options of the reader.
+    :param sink: options of the writer.
     """
 
     source: Mapping[str, str] = field(default_factory=dict)
@@ -40,15 +40,15 @@ TUNED = SparkOptions(
     source={"kafka.max.poll.records": "10000", "kafka.max.partition.fetch.bytes": str(8 << 20)},
     sink={"kafka.batch.size": str(256 << 10), "kafka.linger.ms": "20"},
 )
-"""The best that ``python -m benchmarks tuning`` has measured."""
+"""The fastest options that ``python -m benchmarks tuning`` has measured."""
 
 
 @dataclass
 class Cluster:
-    """Where the jobs run, and what they read.
+    """Session, brokers and input of the jobs.
 
     :param source: topic, read as a whole.
-    :param stages: seconds since the start per state of the last run of ours.
+    :param stages: seconds from the start of our last run to each of its states.
     """
 
     spark: SparkSession
@@ -66,7 +66,7 @@ def transform(frame: DataFrame) -> DataFrame:
 
 
 def parse(frame: DataFrame) -> DataFrame:
-    """Parse JSON, leave out the orders that are not ``ok``, add a column, write JSON, all by built-ins.
+    """Parse JSON, drop the orders that are not ``ok``, add a column, write JSON, all with built-in functions.
 
     Headers and timestamps are passed on; Spark's own sink ignores the timestamps.
     """
@@ -83,7 +83,7 @@ def parse(frame: DataFrame) -> DataFrame:
 
 @arrow_process
 def transform_arrow(batch: Any) -> Any:
-    """Do the same on Arrow."""
+    """Change every value as :func:`transform`, on Arrow."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -92,16 +92,16 @@ def transform_arrow(batch: Any) -> Any:
 
 
 PROCESSES = {"DataFrame": transform, "Arrow": transform_arrow}
-"""Both ways to write the same work."""
+"""The same work, written in both ways."""
 
 
 @dataclass(frozen=True)
 class Workload:
-    """What the jobs do with a record.
+    """The work of the jobs on each record.
 
-    :param frame: as a function on a DataFrame, of ours and of Spark's job.
-    :param arrow: the same on Arrow; None: not measured.
-    :param written: how many of so many input records are written.
+    :param frame: function on a DataFrame, for our job and Spark's.
+    :param arrow: the same function on Arrow; None: not measured.
+    :param written: returns the number of output records for a number of input records.
     :param headers: whether Spark's source has to read them.
     """
 
@@ -118,7 +118,7 @@ WORKLOADS = {
 
 
 def kafka_source(cluster: Cluster, options: Mapping[str, str], *, headers: bool = False) -> DataFrame:
-    """Spark's own source over the whole topic."""
+    """Return Spark's own source over the whole topic."""
     return (
         cluster.spark.read.format("kafka")
         .option("kafka.bootstrap.servers", cluster.servers)
@@ -133,7 +133,7 @@ def kafka_source(cluster: Cluster, options: Mapping[str, str], *, headers: bool 
 
 
 def at_least_once(cluster: Cluster, sink: str, options: SparkOptions, workload: str = "copy") -> None:
-    """Spark's own Kafka source and sink: no transaction, duplicates after a crash."""
+    """Run Spark's own Kafka source and sink: no transaction, duplicates after a crash."""
     work = WORKLOADS[workload]
     rows = work.frame(kafka_source(cluster, options.source, headers=work.headers))
     (
@@ -148,7 +148,7 @@ def at_least_once(cluster: Cluster, sink: str, options: SparkOptions, workload: 
 
 
 def exactly_once(cluster: Cluster, sink_topic: str | None, process: Any, **changes: Any) -> Any:
-    """One run of this package over the whole topic, with a group of its own; returns its record."""
+    """Execute one run of this package over the whole topic, with a group of its own; return its record."""
     settings = {
         "kafka": {"bootstrap.servers": cluster.servers},
         "pipeline": "bench",
@@ -164,7 +164,7 @@ def exactly_once(cluster: Cluster, sink_topic: str | None, process: Any, **chang
     begun = time.perf_counter()
 
     def entered(state: State) -> None:
-        # The first time: a run into a table enters some states once more, under its second epoch.
+        # Keep the first time: a run into a table enters some states again, under its second epoch.
         cluster.stages.setdefault(state.value, time.perf_counter() - begun)
 
     run = Run(
@@ -179,7 +179,7 @@ def exactly_once(cluster: Cluster, sink_topic: str | None, process: Any, **chang
 
 
 def client_loop(cluster: Cluster, sink: str) -> None:
-    """confluent-kafka's consume-transform-produce loop with transactions, in a process of its own."""
+    """Run confluent-kafka's consume-transform-produce loop with transactions, in a process of its own."""
     command = [
         sys.executable,
         "-m",
@@ -193,7 +193,7 @@ def client_loop(cluster: Cluster, sink: str) -> None:
 
 
 def read_ours(cluster: Cluster) -> None:
-    """Our source alone, into Spark's noop sink."""
+    """Read our source alone, into Spark's noop sink."""
     from airflow_eos.spark.placement import pack_slices, plan_slices
     from airflow_eos.spark.source import source_frame
     from airflow_eos.wire.client_config import ClientConfig
@@ -205,12 +205,12 @@ def read_ours(cluster: Cluster) -> None:
 
 
 def read_spark(cluster: Cluster) -> None:
-    """Spark's own source alone, into Spark's noop sink."""
+    """Read Spark's own source alone, into Spark's noop sink."""
     kafka_source(cluster, TUNED.source).write.format("noop").mode("overwrite").save()
 
 
 def empty_run(spec: RunSpec) -> RunRecord:
-    """Execute a run that has nothing to read, and so must not start Spark."""
+    """Execute a run that has nothing to read, and must therefore not start Spark."""
     return RunAttempt(_no_spark, spec, lambda df: df).execute()
 
 

@@ -1,6 +1,6 @@
-"""What a run costs behind many others in its ledger partition, with the index and without.
+"""The duration of a run after many others in its ledger partition, with the index and without.
 
-An empty run, which needs no Spark, and the look-up of a run that is committed. The records before it are of
+Measures an empty run, which needs no Spark, and the look-up of a committed run. The records before it have
 1 kB, as those of runs over 16 source partitions; ten of them share a batch, which favours reading them all.
 """
 
@@ -35,7 +35,7 @@ _PER_TRANSACTION = 5_000
 
 
 def ledger(out: Path, rounds: int) -> int:
-    """Measure behind each number of records, in rounds that take turns; print the curve."""
+    """Measure after each number of records, in interleaved rounds; print the curve."""
     with benchmark_broker() as kafka:
         kafka.create_topic("src", partitions=1)
         specs, index_seconds = {}, {}
@@ -45,7 +45,7 @@ def ledger(out: Path, rounds: int) -> int:
             index_ledger(spec.deployment)
             index_seconds[before] = time.perf_counter() - began
             print(
-                f"behind {before:9,} records the index was made in {index_seconds[before]:.1f} s", flush=True
+                f"after {before:9,} records the index was built in {index_seconds[before]:.1f} s", flush=True
             )
         timings: dict[int, dict[str, dict[str, list[float]]]] = {
             before: {how: {"empty run": [], "found again": [], "megabytes": []} for how in (INDEXED, WHOLE)}
@@ -65,7 +65,7 @@ def ledger(out: Path, rounds: int) -> int:
         for how, series in by.items():
             middle = {name: statistics.median(values) for name, values in series.items()}
             print(
-                f"behind {before:9,} records {how:15}: empty run {middle['empty run']:6.2f} s, "
+                f"after {before:9,} records {how:15}: empty run {middle['empty run']:6.2f} s, "
                 f"{middle['megabytes']:8.1f} MB read; found again {middle['found again']:6.2f} s"
             )
     report: dict[str, Any] = {
@@ -74,7 +74,7 @@ def ledger(out: Path, rounds: int) -> int:
     (out / "ledger.json").write_text(json.dumps(report, indent=2) + "\n")
     first, last = (timings[size][INDEXED]["empty run"] for size in (BEFORE[0], BEFORE[-1]))
     print(
-        f"ledger: an empty run behind {BEFORE[-1]:,} records takes {ratio(last, first):.2f} of one behind "
+        f"ledger: an empty run after {BEFORE[-1]:,} records takes {ratio(last, first):.2f} times one after "
         f"{BEFORE[0]:,}"
     )
     return 0
@@ -87,7 +87,7 @@ def _timed(spec: RunSpec) -> float:
 
 
 def _filled(kafka: EmbeddedKafka, before: int) -> RunSpec:
-    """Return a run whose ledger partition holds so many records of other runs of its pipeline."""
+    """Return a run whose ledger partition holds ``before`` records of other runs of its pipeline."""
     name = f"behind{before}"
     spec = RunSpec(
         kafka=kafka.client_config(),
@@ -120,7 +120,7 @@ def _filled(kafka: EmbeddedKafka, before: int) -> RunSpec:
 
 @contextmanager
 def _reading(*, indexed: bool) -> Iterator[list[int]]:
-    """Count bytes fetched from the ledger; without the index on request."""
+    """Yield a counter of bytes fetched from the ledger; ``indexed=False`` disables the index."""
     read = [0]
     fetch: Callable[..., Any] = fetch_answers
     index = keys.INDEX

@@ -1,4 +1,4 @@
-"""Encoding and reading alone, one core, CPU seconds, beside what other Python clients do.
+"""Encoding and reading alone, on one core, in CPU seconds, compared with other Python clients.
 
 Every peer does the same work on the same records in the same round; a rate is records per CPU second.
 """
@@ -36,7 +36,7 @@ _CODECS = ("none", "zstd", "lz4", "snappy", "gzip")
 
 @dataclass(frozen=True)
 class Sample:
-    """Records of one size: keys of 10 bytes, values half noise, as compressible as JSON is."""
+    """Records of one size: keys of 10 bytes, values of half noise, as compressible as JSON."""
 
     keys: pa.Array
     values: pa.Array
@@ -49,7 +49,7 @@ class Sample:
 
     @classmethod
     def of(cls, size: int, records: int, *, headers: bool = False) -> Sample:
-        """Make ``records`` values of ``size`` bytes."""
+        """Create ``records`` records with values of ``size`` bytes."""
         noise = np.random.default_rng(7).integers(97, 123, (records, max(1, size // 2)), np.uint8)
         text = np.full((records, size), ord("x"), np.uint8)
         text[:, : noise.shape[1]] = noise[:, :size]
@@ -62,7 +62,7 @@ class Sample:
         return cls(keys, values, trace)
 
     def sealed(self, codec: str = "zstd", partitions: int = 4) -> list[bytes]:
-        """Choose partitions, encode and compress."""
+        """Partition, encode and compress the records; return the batches."""
         chosen = partitions_for(self.records, partitions, topic="t", key=self.keys)
         compressor = Compressor(codec)
         return [
@@ -106,7 +106,7 @@ def micro(out: Path, rounds: int) -> int:
 
 
 def _rate(records: int, job: Callable[[], Any], rounds: int) -> float:
-    """Records per CPU second of this process, median."""
+    """Return the median number of records per CPU second of this process."""
     job()
     taken = []
     for _ in range(rounds):
@@ -129,7 +129,7 @@ def _both(sample: Sample, rounds: int, codec: str = "zstd") -> dict[str, float]:
 
 
 def _log(sealed: list[bytes]) -> bytes:
-    """Return one partition's log: a broker gives each batch the offset behind the one before."""
+    """Return one partition's log: as a broker does, give each batch the offset after the previous one."""
     log, offset = bytearray(), 0
     for batch in sealed:
         log += offset.to_bytes(8, "big") + stamp(batch, 1, 0, 0)[8:]
@@ -183,7 +183,7 @@ def _confluent_produce(sample: Sample, kafka: EmbeddedKafka, rounds: int) -> flo
 
 
 def _decode_peers(sample: Sample, servers: str, rounds: int) -> dict[str, float]:
-    """Everybody fetches from the broker; CPU seconds of this process, all its threads."""
+    """Measure all clients as they fetch from the broker, in CPU seconds of all threads of this process."""
     from confluent_kafka import Consumer, Producer, TopicPartition
     from kafka import KafkaConsumer
     from kafka import TopicPartition as KafkaPartition

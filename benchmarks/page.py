@@ -1,8 +1,8 @@
-"""What each page in Airflow takes behind many runs: over HTTP, with Airflow's real application.
+"""The response time of each page in Airflow after many runs: over HTTP, with Airflow's real application.
 
 The runs read 16 source partitions without gap or overlap. Their records are written to the ledger in few
-transactions, by the producer that they name; each is about what a real run's is. The ledger is indexed, as
-runs index it.
+transactions, by the producer that they name, and have about the size of real ones. The ledger is indexed, as
+by real runs.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from benchmarks.broker import benchmark_broker
 RUNS = int(os.environ.get("RUNS") or 100_000)
 _PARTITIONS = 16
 _PER_TRANSACTION = 5_000
-_FIRST_LOOK_SECONDS = 900.0
+_FIRST_REQUEST_TIMEOUT = 900.0
 _DAG, _PIPELINE = "measured", "measured"
 
 
 def page(out: Path, rounds: int) -> int:
-    """Measure the first look, and each page and its twin in JSON after it; print medians in seconds."""
+    """Measure the first request, then each page and its JSON twin; print medians in seconds."""
     from tests.support.airflow_app import airflow_app, served, token
 
     with benchmark_broker() as kafka:
@@ -50,11 +50,14 @@ def page(out: Path, rounds: int) -> int:
             ask = _asker(address, token("viewer"))
             began = time.perf_counter()
             while (status := ask("/")[0]) == 503:
-                if time.perf_counter() - began > _FIRST_LOOK_SECONDS:
+                if time.perf_counter() - began > _FIRST_REQUEST_TIMEOUT:
                     break
                 time.sleep(0.2)
             first = time.perf_counter() - began
-            print(f"page: the first look at {RUNS:,} runs takes {first:.1f} s (status {status})", flush=True)
+            print(
+                f"page: the first request after {RUNS:,} runs takes {first:.1f} s (status {status})",
+                flush=True,
+            )
             series, wrong = _measured(ask, rounds)
     medians = {path: statistics.median(seconds) for path, seconds in series.items()}
     for path, seconds in medians.items():
@@ -63,7 +66,7 @@ def page(out: Path, rounds: int) -> int:
         print(f"page: WRONG: {problem}")
     report = {"runs": RUNS, "first look": first, "seconds": series, "wrong": wrong}
     (out / "page.json").write_text(json.dumps(report, indent=2) + "\n")
-    print(f"page: behind {RUNS:,} runs the slowest page takes {max(medians.values()):.2f} s")
+    print(f"page: after {RUNS:,} runs the slowest page takes {max(medians.values()):.2f} s")
     return 1 if wrong else 0
 
 
@@ -121,7 +124,7 @@ def _key(number: int) -> str:
 
 
 def _filled(kafka: EmbeddedKafka, runs: int) -> RunSpec:
-    """Return the first run's settings; behind it stand the records of as many runs, one offset each."""
+    """Return a first run's settings; its ledger also holds records of ``runs`` runs, of one offset each."""
     kafka.create_topic("src", partitions=_PARTITIONS)
     spec = RunSpec(
         kafka=kafka.client_config(),

@@ -1,8 +1,8 @@
-"""What many pipelines on one worker cost while they have nothing to read: a run a minute each.
+"""The cost of many pipelines on one worker that have nothing to read, with one run per minute each.
 
-The runs of a minute are spread over it, as those of a scheduler are. Threads stand for the slots of the
-worker; no Spark and no Airflow is part of it. A proxy in front of the broker counts the requests of a few
-runs, librdkafka's among them.
+The runs are spread over the minute, as a scheduler's are. Threads represent the slots of the worker; Spark
+and Airflow are not involved. A proxy in front of the broker counts the requests of a few runs, including
+librdkafka's.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ if TYPE_CHECKING:
 
 MINUTE = 60.0
 SLOTS = 16
-"""Runs at once, as Airflow's default for a Celery worker."""
+"""Number of concurrent runs: Airflow's default for a Celery worker."""
 _COUNTED = 20
 _ESTABLISHED = "01"
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What the runs of one minute cost.
+    """The cost of the runs of one minute.
 
-    :param pipelines: each with one run.
-    :param seconds: from the first start to the last end.
-    :param median_seconds: of a run.
-    :param slowest_seconds: of a run.
-    :param worker_cpu_seconds: of a run, in the worker.
-    :param broker_cpu_seconds: of a run, in the broker.
-    :param connections: to the broker at once, at most.
-    :param requests: of a run by kind, its clients' included.
+    :param pipelines: number of pipelines, with one run each.
+    :param seconds: seconds from the first start to the last end.
+    :param median_seconds: median duration of a run.
+    :param slowest_seconds: longest duration of a run.
+    :param worker_cpu_seconds: CPU seconds per run, in the worker.
+    :param broker_cpu_seconds: CPU seconds per run, in the broker.
+    :param connections: peak number of connections to the broker.
+    :param requests: requests per run by kind, including its clients'.
     """
 
     pipelines: int
@@ -63,7 +63,7 @@ class Load:
 
 
 def pipelines(out: Path, rounds: int, most: int) -> int:
-    """Measure a minute per round behind one that makes cursors; print medians.
+    """Measure one minute per round, after a first one that creates the cursors; print medians.
 
     :param most: number of pipelines.
     """
@@ -85,19 +85,19 @@ def pipelines(out: Path, rounds: int, most: int) -> int:
         )
     }
     kinds = ", ".join(f"{number:g} {kind}" for kind, number in requests.items())
-    print(f"pipelines: {most} runs a minute without records, {middle['median_seconds']:.2f} s each")
+    print(f"pipelines: {most} runs per minute without records, {middle['median_seconds']:.2f} s each")
     for name in ("worker", "broker"):
         cpu = middle[f"{name}_cpu_seconds"]
-        print(f"pipelines: CPU in the {name}: {1000 * cpu:.0f} ms a run, {cpu * most / MINUTE:.2f} cores")
-    print(f"pipelines: at most {max(load.connections for load in loads)} connections at once")
-    print(f"pipelines: {sum(requests.values()):g} requests a run: {kinds}")
+        print(f"pipelines: CPU in the {name}: {1000 * cpu:.0f} ms per run, {cpu * most / MINUTE:.2f} cores")
+    print(f"pipelines: at most {max(load.connections for load in loads)} concurrent connections")
+    print(f"pipelines: {sum(requests.values()):g} requests per run: {kinds}")
     return 0
 
 
 def _minute(
     kafka: EmbeddedKafka, count: int, run_id: str, requests: Mapping[str, float] | None = None
 ) -> Load:
-    """Start a run of each pipeline, spread over a minute, and wait for all."""
+    """Start one run of each pipeline, spread over a minute, and wait for all."""
     seconds: list[float] = []
     config = kafka.client_config()
 
@@ -129,7 +129,7 @@ def _minute(
 
 
 def _requests(kafka: EmbeddedKafka, count: int) -> dict[str, float]:
-    """Return the requests of a run by kind, the mean of a few pipelines."""
+    """Return the requests per run by kind, averaged over a few pipelines."""
     with KafkaProxy(kafka.bootstrap_servers) as proxy:
         config = proxy.client_config(kafka.client_config())
         numbers = range(min(count, _COUNTED))
@@ -156,7 +156,7 @@ def _run(config: Mapping[str, str], number: int, run_id: str) -> None:
 
 @contextmanager
 def _most_connections(bootstrap_servers: str) -> Iterator[list[int]]:
-    """Yield the largest number of connections to a port so far, as the only item of a list."""
+    """Yield a list whose only item is the peak number of connections to the port."""
     port = int(bootstrap_servers.rpartition(":")[2])
     most, ended = [0], threading.Event()
 

@@ -1,4 +1,4 @@
-"""Rows into PostgreSQL: a task's COPY beside psycopg's of the same rows, and their publication."""
+"""Rows into PostgreSQL: a task's COPY compared with psycopg's of the same rows, and their publication."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _COLUMNS = "id bigint PRIMARY KEY, name text, amount double precision, at timest
 
 
 def postgres_copy(out: Path, rounds: int) -> int:
-    """Measure in interleaved rounds: seconds of the wall, and of the CPU of client and server."""
+    """Measure wall-clock seconds and CPU seconds of client and server, in interleaved rounds."""
     ids = range(ROWS)
     rows = pa.table(
         {
@@ -106,7 +106,7 @@ def _plain(properties: dict[str, str], tuples: list[tuple[Any, ...]]) -> None:
 
 
 def _served(server: PostgresServer) -> float:
-    """Return CPU seconds of the sessions that have ended."""
+    """Return CPU seconds of ended sessions, once all have ended."""
     while server.query(
         "SELECT count(*) FROM pg_stat_activity WHERE application_name <> 'psql' AND query <> ''"
     ) != [["0"]]:

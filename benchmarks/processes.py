@@ -1,4 +1,4 @@
-"""CPU seconds and peak memory of everything a job starts, read from /proc; Linux only."""
+"""CPU seconds and peak memory of a job's processes, read from /proc; Linux only."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _SLOW_PERIOD = 0.25
 
 @dataclass
 class Usage:
-    """What happened while a block ran, this process and all its descendants included.
+    """Resource usage of this process and all its descendants while a block ran.
 
     :param cpu: user and system seconds, the broker's included.
     :param peak_mb: largest resident set of one process per kind: ``driver``, ``worker`` (PySpark's Python
         processes), ``jvm`` (Spark), ``broker``, ``client``.
-    :param peak_disk_mb: most that the files of the watched folder took together.
+    :param peak_disk_mb: peak total size of the files in the watched folder.
     """
 
     cpu: float = 0.0
@@ -35,9 +35,9 @@ class Usage:
 
 
 class Watch:
-    """Measures a block: ``with Watch() as usage: ...``; ``usage`` is complete when it ends.
+    """Measures a block: ``with Watch() as usage: ...``; ``usage`` is complete when the block ends.
 
-    :param folder: whose files are measured, too.
+    :param folder: folder whose files are measured, too.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -66,11 +66,11 @@ class Watch:
 
 
 class PeakMemory:
-    """Watches how much memory a process and all its descendants hold together, as long as the process lives.
+    """Tracks the peak total memory of a process and all its descendants while the process lives.
 
-    Pages that forked processes share count once (PSS), so the sum is what the machine has to have.
+    Pages that forked processes share count once (PSS), so the sum is what the machine needs.
 
-    :param root: process that somebody else starts and ends.
+    :param root: process id; the caller starts and ends the process.
     """
 
     def __init__(self, root: int) -> None:
@@ -86,9 +86,9 @@ class PeakMemory:
 
 
 def cpu_seconds(root: int | None = None) -> float:
-    """CPU seconds so far of a process and its descendants, those included that have ended.
+    """Return the CPU seconds so far of a process and its descendants, including ended ones.
 
-    :param root: None for this one.
+    :param root: process id; None for this process.
     """
     total = 0
     for pid in descendants(os.getpid() if root is None else root):
@@ -96,13 +96,13 @@ def cpu_seconds(root: int | None = None) -> float:
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         except OSError:
             continue
-        # utime, stime, and those of ended children that were waited for.
+        # utime, stime, and those of ended children that were reaped.
         total += sum(int(fields[i]) for i in (11, 12, 13, 14))
     return total / _TICKS
 
 
 def descendants(root: int) -> Iterator[int]:
-    """Yield a process and all that came from it."""
+    """Yield the ids of a process and all its descendants."""
     waiting = [root]
     while waiting:
         pid = waiting.pop()

@@ -1,10 +1,10 @@
-"""What it costs that the Spark of a task answers nobody else: side by side, with the defaults and without.
+"""The cost of protecting a task's Spark from other users: protected and open sessions, side by side.
 
 Authentication and encryption of Spark's RPC (:func:`~airflow_eos.spark.encryption.local_defaults`), and
-encryption of the files of its blocks, which an operator's session protects by permissions. Each round starts
+encryption of its block files, which an operator's session protects by permissions. Each round starts
 a fresh process for each.
 
-``python -m benchmarks.protection SERVERS RECORDS PROCESS SETTINGS`` is one of them.
+``python -m benchmarks.protection SERVERS RECORDS PROCESS SETTINGS`` is such a process.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SETTINGS: dict[str, dict[str, str]] = {
     OPEN: {name: "false" for name, value in local_defaults(MASTER).items() if value == "true"},
 }
 JOBS_PER_PROCESS = 3
-"""Of each kind, over all records; the last one counts, which the JVM has compiled."""
+"""Jobs over all records per process; only the last one counts, with code the JVM has compiled."""
 
 
 def protection(out: Path, rounds: int, records: int) -> int:
@@ -68,7 +68,7 @@ def protection(out: Path, rounds: int, records: int) -> int:
 def _in_a_fresh_process(
     servers: str, records: int, process_name: str, settings: dict[str, str]
 ) -> dict[str, float]:
-    """Return the seconds up to the end of the first job of a process, and those of its last."""
+    """Return the seconds from a process's start to the end of its first job, and those of its last job."""
     begun = time.perf_counter()
     arguments = [servers, str(records), process_name, json.dumps(settings)]
     command = [sys.executable, "-m", "benchmarks.protection", *arguments]
@@ -84,7 +84,7 @@ def _in_a_fresh_process(
 
 
 def main(servers: str, records: str, process_name: str, settings: str) -> None:
-    """Run a small job, then large ones; print when the first has ended and what the last took."""
+    """Run a small job, then large ones; print a line after the first, and the seconds of the last."""
     from benchmarks.session import task_session
 
     started = task_session(int(records), rows=process_name != "Arrow", **json.loads(settings))

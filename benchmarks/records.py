@@ -1,4 +1,4 @@
-"""The input of the benchmarks: records of one shape, the same in every run."""
+"""The input of the benchmarks: records of one shape, identical in every run."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ PARTITIONS = 4
 
 
 def is_ok(number: int) -> bool:
-    """Whether the order of this number is marked as ``ok``: six of seven are."""
+    """Return whether the order with this number is marked ``ok``: six of seven are."""
     return number % 7 != 0
 
 
 def publish(bootstrap_servers: str, topic: str, records: int, partitions: int = PARTITIONS) -> int:
-    """Fill a topic: key of 10 bytes, JSON value of about 110 bytes, zstd, evenly over the partitions.
+    """Fill a topic: key of 10 bytes, JSON value of about 110 bytes, zstd, spread evenly over the partitions.
 
-    Returns the bytes of keys and values.
+    :returns: total bytes of keys and values.
     """
     size = 0
     producer = Producer(

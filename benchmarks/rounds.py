@@ -1,4 +1,4 @@
-"""Interleaved rounds: every contender once per round, so that a slow minute of the machine hits all alike."""
+"""Interleaved rounds: every contender once per round, so that a slow minute affects all alike."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 WARM_UPS = int(os.environ.get("WARM_UPS", "2"))
-"""The JVM still compiles what the first round of 2,000,000 records has used; 0 measures nothing well."""
+"""Warm-up rounds: after one of 2,000,000 records the JVM is still compiling; 0 gives unreliable results."""
 
 
 @dataclass
 class Series:
-    """What one contender took, a number per round.
+    """Measurements of one contender, one per round.
 
-    :param stages: median seconds per state of a run, for runs of ours.
+    :param stages: seconds from the start to each state, for our runs.
     """
 
     seconds: list[float] = field(default_factory=list)
@@ -73,7 +73,7 @@ def ratio(own: list[float], peer: list[float]) -> float:
 
 
 def shares(stages: list[dict[str, float]]) -> dict[str, float]:
-    """Return the median share of a run that passes before each state, after the one before."""
+    """Return the median share of a run between each state and the one before."""
     parts_of_time: dict[str, list[float]] = {}
     for times in stages:
         before = 0.0
@@ -84,5 +84,5 @@ def shares(stages: list[dict[str, float]]) -> dict[str, float]:
 
 
 def open_share(stages: list[dict[str, float]]) -> float:
-    """Return the median share of a run in which its transaction is open."""
+    """Return the median share of a run during which its transaction is open."""
     return statistics.median((t["COMMITTED"] - t["OPEN"]) / t["END"] for t in stages)

@@ -1,7 +1,7 @@
-"""One exactly-once run over very many records, beside what the formula of docs/performance.md says of it.
+"""One exactly-once run over very many records, compared with the formula in docs/performance.md.
 
-Two small runs of the same session give the formula its numbers, so that what is compared is how a run grows.
-The input is made of runs of this package, too: copies of a small topic, each in a transaction of its own.
+Two small runs in the same session give the formula its constants, so the comparison is of how a run scales.
+The input is written by runs of this package, too: copies of a small topic, each in its own transaction.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ FEW, SOME = 1_000, 2_000_000
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One run.
+    """Measurements of one run.
 
-    :param open_seconds: from the begin of the transaction to the end of the run.
+    :param open_seconds: from the start of the transaction to the end of the run.
     :param peak_mb: largest resident set of one process, by kind; see :class:`benchmarks.processes.Usage`.
-    :param disk_mb: most that Spark's files took, sealed batches above all.
+    :param disk_mb: peak size of Spark's files, mostly sealed batches.
     """
 
     records: int
@@ -46,14 +46,14 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Predicted:
-    """What the formula says, from two smaller runs."""
+    """The formula's prediction from two smaller runs."""
 
     seconds: float
     open_seconds: float
 
     @classmethod
     def of(cls, few: Measured, some: Measured, records: int) -> Predicted:
-        """Draw a line through both runs, to ``records``."""
+        """Extrapolate linearly from both runs to ``records``."""
         steps = (records - few.records) / (some.records - few.records)
         return cls(
             few.seconds + steps * (some.seconds - few.seconds),
@@ -62,7 +62,7 @@ class Predicted:
 
 
 def scale(out: Path, records: int) -> int:
-    """Measure, write ``scale.json``, print a line per run; 1 for a wrong count."""
+    """Measure, write ``scale.json``, print a line per run; return 1 for a wrong count."""
     some = min(SOME, records)
     sizes = {"few": FEW, "some": some, "many": records - records % some}
     report: dict[str, Any] = {}

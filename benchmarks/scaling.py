@@ -1,4 +1,4 @@
-"""Sizes, cores, executors, target partitions, and what a run costs that moves next to nothing."""
+"""Sizes, cores, executors, target partitions, and the fixed cost of a run with hardly any records."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def scaling(out: Path, rounds: int) -> int:
         for count in TARGETS:
             kafka.create_topic(f"out{count}", partitions=count)
         for master in ("local[2]", "local[1]", STANDALONE):
-            # A session of its own: a process of its own.
+            # Each case needs a new session, and so a new process.
             command = [sys.executable, "-m", "benchmarks.scaling", servers, master, str(rounds)]
             done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=7200)
             report[master] = json.loads(done.stdout.splitlines()[-1])
@@ -48,7 +48,7 @@ def scaling(out: Path, rounds: int) -> int:
                 )
         fresh = [cold.measure(servers, 0, "src1000", "out") for _ in range(rounds)]
         kafka.create_topic("src", partitions=PARTITIONS)
-        # The first task after a start of Airflow is not like the others.
+        # The first task after Airflow's start is not representative.
         tasks = airflow_task.measure(servers, 1_000, rounds + 1)[airflow_task.INSIDE][1:]
     report["fresh process, 1000 records"] = fresh
     report["Airflow task, 1000 records"] = tasks

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 def spark_session(master: str = "local[2]", *, connector: bool = True, **settings: str) -> SparkSession:
-    """Return a session with 4 GB for the JVM and no UI; its Python workers are reached as an operator's are.
+    """Return a session with 4 GB for the JVM and no UI; it talks to Python workers as an operator's does.
 
-    :param connector: with Spark's own Kafka connector on its class path.
-    :param settings: more of Spark's.
+    :param connector: put Spark's own Kafka connector on its class path.
+    :param settings: further Spark settings.
     """
     from pyspark.sql import SparkSession
 
@@ -31,10 +31,10 @@ def spark_session(master: str = "local[2]", *, connector: bool = True, **setting
 
 
 def task_session(offsets: int, *, rows: bool = True, **changes: str) -> LocalSession:
-    """Return a session as an operator starts one for a task that reads so many offsets.
+    """Return a session as an operator starts it for a task that reads ``offsets`` offsets.
 
-    :param rows: whether they pass the JVM as rows.
-    :param changes: more settings of Spark.
+    :param rows: whether the records pass through the JVM as rows.
+    :param changes: further Spark settings.
     """
     from airflow_eos.spark_host import jvm, worker_daemon
     from airflow_eos.spark_host.local_session import LocalSession

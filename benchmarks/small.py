@@ -1,6 +1,6 @@
-"""A small run in a fresh process, by how its JVM is set up, and on a warm server, as a task of Airflow too.
+"""A small run in a fresh process with several JVM set-ups, on a warm server, and as a task of Airflow.
 
-What a scheduled task with little to do pays.
+Shows the cost of a scheduled task with little to do.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def small(out: Path, rounds: int) -> int:
     report: dict[str, Any] = {
         name: {"seconds": seconds, "ratio": ratio(seconds, series[PLAIN])} for name, seconds in series.items()
     }
-    # The first task after a start of Airflow is not like the others.
+    # The first task after Airflow's start is not representative.
     report["Airflow tasks"] = {dag: times[1:] for dag, times in tasks.items()}
     (out / "small.json").write_text(json.dumps(report, indent=2) + "\n")
     for name, seconds in series.items():

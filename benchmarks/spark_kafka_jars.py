@@ -1,6 +1,6 @@
 """Spark's own Kafka connector, fetched by PySpark's Ivy into the cache of the test brokers.
 
-A peer to measure against; no part of the product.
+A peer to measure against; not part of the product.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from airflow_eos_testing.jars import cache_root, file_lock, pyspark_jar
 from airflow_eos_testing.java import find_java
 
 SPARK = "4.2.0"
-# The connector's token provider of its own version is not published everywhere; this one fits.
+# The token provider of the connector's own version is not published everywhere; this one is compatible.
 MODULES = (
     ("spark-sql-kafka-0-10_2.13", SPARK),
     ("spark-token-provider-kafka-0-10_2.13", "4.0.0"),
@@ -24,7 +24,7 @@ TRANSITIVE = (
 
 
 def connector_jars() -> list[Path]:
-    """Return the connector's jars and those it needs beside Spark's own."""
+    """Return the connector's jars and its dependencies that Spark does not ship."""
     folder = cache_root() / f"spark-kafka-{SPARK}"
     folder.mkdir(parents=True, exist_ok=True)
     with file_lock(folder.with_suffix(".lock")):
@@ -36,7 +36,7 @@ def connector_jars() -> list[Path]:
 
 
 def fetch(folder: Path, organisation: str, name: str, version: str) -> None:
-    """Bring one jar of a Maven repository into a folder."""
+    """Download one jar of a Maven repository into a folder."""
     command = [
         str(find_java()), "-jar", str(pyspark_jar("ivy-*.jar")),
         "-dependency", organisation, name, version,

@@ -1,7 +1,7 @@
-"""Runs into an Iceberg table beside Spark's own batch job that writes the same rows to Parquet.
+"""Runs into an Iceberg table, compared with Spark's own batch job that writes the same rows to Parquet.
 
-That job reads by Spark's Kafka source, tuned as in the other comparisons, and appends files to a folder: at
-least once, without a table. What a run into a table holds in memory is measured by the size of its files.
+That job reads with Spark's Kafka source, tuned as in the other comparisons, and appends files to a folder: at
+least once, without a table. The memory of a run into a table is measured for several file sizes.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 PARQUET = "Spark's own job to Parquet, tuned at the source"
 FILE_MEGABYTES = (8, 32, 128)
-"""Of ``write.target-file-size-bytes``: 128 is the most that a task holds, and the default."""
+"""Values of ``write.target-file-size-bytes``: 128 is the most that a task buffers, and the default."""
 
 
 def rows(frame: DataFrame) -> DataFrame:
-    """Return key, value and where they were read, as the columns of the table."""
+    """Return key, value, partition, offset and timestamp as the columns of the table."""
     return frame.selectExpr(
         "cast(key as string) key", "cast(value as string) value", "partition", "offset", "timestamp"
     )
@@ -41,7 +41,7 @@ def rows(frame: DataFrame) -> DataFrame:
 
 @arrow_process
 def rows_arrow(batch: Any) -> Any:
-    """Do the same on Arrow."""
+    """Return the same columns as :func:`rows`, on Arrow."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -50,7 +50,7 @@ def rows_arrow(batch: Any) -> Any:
 
 
 def tables(records: int, rounds: int, out: Path) -> int:
-    """Measure, write ``tables.json``, print the closing line; 1 for a wrong count."""
+    """Measure, write ``tables.json``, print a summary; return 1 for a wrong count."""
     with benchmark_broker() as kafka, tempfile.TemporaryDirectory(prefix="airflow-eos-lake-") as temporary:
         folder = Path(temporary)
         servers = kafka.bootstrap_servers

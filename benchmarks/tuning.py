@@ -1,7 +1,7 @@
-"""Which options make Spark's own Kafka job fastest: those that it is compared with.
+"""Finds the fastest options for Spark's own Kafka job, which the other measurements then use.
 
-The options of the source and then those of the sink take turns in one warm session over one input; the best
-of the source are kept for the sink's.
+The options of the source, then those of the sink, take turns in one warm session over one input; the best
+source options are kept for the sink's turns.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _LINGER_MS = (0, 20, 100)
 
 
 def tuning(records: int, rounds: int, out: Path) -> int:
-    """Measure, write ``tuning.json``, print the best of source and sink; 1 for a wrong count."""
+    """Measure, write ``tuning.json``, print the best options; return 1 for a wrong count."""
     with benchmark_broker() as kafka:
         servers = kafka.bootstrap_servers
         for topic in (jobs.SOURCE, _SINK):

@@ -1,15 +1,15 @@
-"""The way of a small run through the code: what the driver calls from ``RunAttempt.execute`` to the commit.
+"""The path of a small run through the code: the driver's calls from ``RunAttempt.execute`` to the commit.
 
-Counts, not times: they hardly differ from machine to machine, so a test holds them within bounds, and a
-change that makes the way longer is seen in the review that makes it. A wait for the brokers adds to the way
-(readers see a commit only when its markers are written), so the shortest of three runs counts.
+Counts, not times: they hardly differ between machines, so a test keeps them within bounds, and a change that
+makes the path longer shows in its own review. Waiting for the brokers adds to the path (readers see a commit
+only when its markers are written), so the shortest of three runs counts.
 
 - functions: distinct named functions of ``airflow_eos`` that the driver's thread enters, to the commit.
-- modules: distinct modules these stand in.
-- package changes: distinct pairs of caller and function called that stand in different packages.
+- modules: distinct modules of these functions.
+- package changes: distinct pairs of caller and called function in different packages.
 - commit frames: functions of ``airflow_eos`` on the stack when the commit is sent.
-- requests: what the package sends over its own connections, by kind; librdkafka's are not among them.
-- describe_topics: calls of the cluster port's question for topics.
+- requests: requests that the package sends over its own connections, by kind; librdkafka's do not count.
+- describe_topics: calls of the cluster port's ``describe_topics``.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _COMMITS = f"{_PACKAGE}/broker/librdkafka.py", "bounded"
 class Way:
     """The counts of one run; see the module.
 
-    :param requests: number per kind, as ``{"ListOffsets": 12}``.
+    :param requests: number per kind, such as ``{"ListOffsets": 12}``.
     """
 
     functions: int
@@ -57,7 +57,7 @@ class Way:
 
     @property
     def own_requests(self) -> int:
-        """All requests over the package's own connections."""
+        """Number of requests over the package's own connections."""
         return sum(self.requests.values())
 
     def __str__(self) -> str:
@@ -71,7 +71,7 @@ class Way:
 
 @dataclass
 class _Counter:
-    """Counts while a run goes on: functions up to its commit, requests to its end."""
+    """Counts during a run: functions up to its commit, requests up to its end."""
 
     functions: set[CodeType] = field(default_factory=set)
     crossings: set[tuple[CodeType, CodeType]] = field(default_factory=set)
@@ -100,7 +100,7 @@ class _Counter:
             self.crossings.add((caller.f_code, code))
 
     def on_state(self, state: State) -> None:
-        """Take note of the commit."""
+        """Note whether the run has committed."""
         self.committed = self.committed or state is State.COMMITTED
 
     def way(self) -> Way:
@@ -127,7 +127,7 @@ def way(out: Path) -> int:
 
 
 def measure(kafka: EmbeddedKafka) -> tuple[Way, Way]:
-    """Return the ways of a run with records and of an empty one; neither is the first of its pipeline.
+    """Return the paths of a run with records and of an empty one; neither is the first of its pipeline.
 
     Each is the shortest of three.
     """
@@ -172,7 +172,7 @@ def measure(kafka: EmbeddedKafka) -> tuple[Way, Way]:
 
 
 def _is_function(code: CodeType) -> bool:
-    """Return whether it is a named function of the package."""
+    """Return whether the code is a named function of the package."""
     return (
         code.co_filename.startswith(_PACKAGE)
         and bool(code.co_flags & CO_OPTIMIZED)  # not a module, not the body of a class
@@ -194,7 +194,7 @@ def _depth(frame: FrameType | None) -> int:
 
 
 def _folder(code: CodeType) -> str:
-    """Return the package, the first level below ``airflow_eos``: records are a part of the ledger."""
+    """Return the first-level package below ``airflow_eos``, such as ``ledger`` for its records."""
     return code.co_filename.removeprefix(f"{_PACKAGE}/").partition("/")[0]
 
 

@@ -1,7 +1,7 @@
 """Run the campaign: ``python -m chaos [--seed N] [--minutes N] [--short] [--cluster] [--cells F:STATE,...]``.
 
-First every reachable cell of the fault table in turn, however long that takes, then cells at random for so
-many minutes. The exit code is 0 only when every record is in the output exactly once and everything else
+First it runs every reachable cell of the fault table in turn, however long that takes, then random cells for
+the given minutes. The exit code is 0 only if every record is in the output exactly once and everything else
 agrees with it.
 """
 
@@ -33,27 +33,27 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 MINUTES = 12.0
-"""Of cells at random. The table before them takes about a quarter of an hour on two cores."""
+"""Minutes of random cells. The table before them takes about a quarter of an hour on two cores."""
 _TABLE_MINUTES = 12.0
 RECORDS = 110_000
 SHORT_RECORDS = 20_000
 SPARE = 3
-"""Warm drivers: two for a zombie and its successor, one that takes the place of a dead one."""
-_MOST_PER_SECOND = 400.0
-_STORMS = 0.2
-"""Share of the cells at random beside which a broker is killed, too."""
+"""Number of warm drivers: two for a zombie and its successor, one to replace a dead one."""
+_MAX_PER_SECOND = 400.0
+_STORM_SHARE = 0.2
+"""Share of the random cells during which a broker is killed, too."""
 _INTERRUPTED = 130
 
 
 @dataclass(frozen=True)
 class Plan:
-    """One campaign.
+    """The parameters of one campaign.
 
-    :param cells: cells in turn.
-    :param minutes: of cells at random, after those in turn.
-    :param rate: records per second that are fed all the time.
-    :param records: inputs at least, made up for at the end.
-    :param on_cluster: whether each driver has two executors on a cluster; otherwise those of cells that kill
+    :param cells: cells to run in turn.
+    :param minutes: minutes of random cells, after those in turn.
+    :param rate: records per second that are published all the time.
+    :param records: minimum number of inputs; the rest is published at the end.
+    :param on_cluster: whether every driver has two executors on a cluster; otherwise only in cells that kill
         executors.
     """
 
@@ -74,20 +74,22 @@ def main() -> int:
         "--minutes",
         type=float,
         default=MINUTES,
-        help="of cells at random, after the table; default %(default)s",
+        help="of random cells, after the table; default %(default)s",
     )
     parser.add_argument(
         "--kafka", default=DEFAULT_VERSION, help="version of the brokers, default %(default)s"
     )
-    parser.add_argument("--records", type=int, default=RECORDS, help="inputs at least (default %(default)s)")
     parser.add_argument(
-        "--cells", default="", help="only these cells, as ZOMBIE:WRITTEN,DRIVER:OPEN; none at random"
+        "--records", type=int, default=RECORDS, help="least number of inputs (default %(default)s)"
+    )
+    parser.add_argument(
+        "--cells", default="", help="only these cells, as ZOMBIE:WRITTEN,DRIVER:OPEN; no random ones"
     )
     parser.add_argument(
         "--cluster", action="store_true", help="every driver has two executors on a Spark cluster"
     )
-    parser.add_argument("--short", action="store_true", help="a fixed small set of cells; none at random")
-    parser.add_argument("--line-to", type=Path, help="file that gets the last line, too")
+    parser.add_argument("--short", action="store_true", help="a fixed small set of cells; no random ones")
+    parser.add_argument("--line-to", type=Path, help="file to which the last line is also written")
     options = parser.parse_args()
     try:
         cells = [cell_of(text) for text in filter(None, options.cells.split(","))]
@@ -101,7 +103,7 @@ def main() -> int:
         plan = Plan(seed, SHORT, 0.0, SHORT_RECORDS / 120, SHORT_RECORDS, options.kafka, options.cluster)
     else:
         minutes = 0.0 if cells else options.minutes
-        rate = min(_MOST_PER_SECOND, options.records / ((minutes + _TABLE_MINUTES) * 60))
+        rate = min(_MAX_PER_SECOND, options.records / ((minutes + _TABLE_MINUTES) * 60))
         plan = Plan(seed, cells or CELLS, minutes, rate, options.records, options.kafka, options.cluster)
     report = Report()
     report.say(f"seed {seed}")
@@ -117,7 +119,7 @@ def main() -> int:
 
 
 def _campaign(plan: Plan, report: Report) -> tuple[str, bool]:
-    """Play it; return the last line, and whether all went well."""
+    """Run the campaign; return the last line, and whether all went well."""
     chance = random.Random(plan.seed)
     with ExitStack() as stack:
         spare = SPARE if plan.minutes else SPARE - 1
@@ -136,11 +138,11 @@ def _campaign(plan: Plan, report: Report) -> tuple[str, bool]:
         for cell in plan.cells:
             _inject(report, experiments, cell)
         if plan.minutes:
-            report.say(f"the table is played; {plan.minutes:g} minutes of faults at random")
+            report.say(f"the table is done; {plan.minutes:g} minutes of random faults")
         begun = time.monotonic()
         while time.monotonic() - begun < plan.minutes * 60:
             cell = chance.choice(CELLS)
-            storm = cell.fault not in BROKER_FAULTS and chance.random() < _STORMS
+            storm = cell.fault not in BROKER_FAULTS and chance.random() < _STORM_SHARE
             _inject(report, experiments, cell, storm=storm)
         playground.stop_feeding()
         playground.publish(max(0, plan.records - len(playground.inputs)))
@@ -155,10 +157,10 @@ def _campaign(plan: Plan, report: Report) -> tuple[str, bool]:
 
 
 def _inject(report: Report, experiments: Experiments, cell: Cell, *, storm: bool = False) -> None:
-    """Do one cell; one that does not go as it must fails the campaign at its end, when all is known."""
+    """Run one cell; a failed cell fails the campaign, but only at its end."""
     try:
         report.add(cell, experiments.run_with_broker_killed(cell) if storm else experiments.run(cell))
-    except Exception as error:  # noqa: BLE001 - whatever it is: the campaign goes on and tells
+    except Exception as error:  # noqa: BLE001 - of any kind: the campaign goes on and reports it
         report.fail(cell, error)
 
 

@@ -1,7 +1,7 @@
-"""The same pipeline under a real scheduler: its task is SIGKILLed at each state, and retried by Airflow.
+"""The same pipeline under a real scheduler: its task is SIGKILLed at each state and retried by Airflow.
 
-A task has no hook to be held by. It is held from outside: by its own executors, which wait at a gate, and by
-the proxy, which holds the request that leads from one state to the next.
+A task has no hook to hold it. It is held from outside: by its own executors, which wait at a gate, and by the
+proxy, which holds the request that leads from one state to the next.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ _TIMEOUT = 240.0
 _NEXT_TRY = 2
 _ROOT = Path(__file__).resolve().parent
 _POLL = 0.1
-# A retry that waits for the next look of the scheduler would measure Airflow, not the recovery.
+# A retry that waits for a slow scheduler loop would measure Airflow, not the recovery.
 _ENV = {
     "AIRFLOW__SCHEDULER__USE_JOB_SCHEDULE": "False",
-    # The file never changes: parsing it again and again would cost a tenth of the machine.
+    # The file never changes: reparsing it would cost a tenth of the machine.
     "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "3600",
     "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "3600",
 }
 
 
 class AirflowTasks:
-    """Runs of the pipeline as tasks of a real Airflow, which is started when first needed."""
+    """Runs the pipeline as tasks of a real Airflow, which is started on first use."""
 
     def __init__(self, playground: Playground) -> None:
         self._playground = playground
@@ -47,12 +47,12 @@ class AirflowTasks:
         self._count = 0
 
     def close(self) -> None:
-        """End Airflow."""
+        """Stop Airflow."""
         self._stack.close()
         self._airflow = None
 
     def kill_at(self, state: State) -> Outcome:
-        """Hold the task at the state, kill it with all it started, and see the scheduler's retry succeed."""
+        """Hold the task at the state, kill it with its descendants, and wait for the retry's success."""
         airflow = self._started()
         self._count += 1
         run_id = f"airflow-{self._count:03d}"
@@ -65,8 +65,10 @@ class AirflowTasks:
         last = airflow.task(DAG, run_id, TASK)["try_number"]
         if state_of_run != "success":
             raise RuntimeError(f"{run_id} ended as {state_of_run}\n{self._log(run_id, last)}")
+        if last < _NEXT_TRY:
+            raise RuntimeError(f"{run_id}: the try that was killed has ended well\n{self._log(run_id, last)}")
         is_found = airflow.xcom(DAG, run_id, TASK)["found"]
-        # A later try may find what the second one committed without telling of it.
+        # A later try may find a commit of the second one that the second one did not report.
         if last == _NEXT_TRY and is_found != (state is State.COMMITTED):
             outcome = "found a commit" if is_found else "committed again"
             raise RuntimeError(f"{run_id}: the next try {outcome}\n{self._log(run_id, last)}")
@@ -86,7 +88,7 @@ class AirflowTasks:
 
     @contextmanager
     def _held(self, state: State, run_id: str, airflow: AirflowStandalone) -> Iterator[None]:
-        """Trigger a run and hold its task at the state; at the block's end what was held is dropped."""
+        """Trigger a run and hold its task at the state; drop the held request at the end of the block."""
         gate = self._folder / "hold"
         if state is State.PLANNED:
             gate.touch()
@@ -102,7 +104,7 @@ class AirflowTasks:
             airflow.trigger(DAG, run_id)
             fault.wait(_TIMEOUT)
             while state is State.COMMITTED and not self._playground.is_committed():
-                # The coordinator has moved and refused: that answer goes on, the next one is held.
+                # The coordinator has moved and refused: let that answer pass and hold the next one.
                 refused, fault = fault, self._hold(state)
                 refused.cancel()
                 fault.wait(_TIMEOUT)

@@ -1,4 +1,4 @@
-"""Warm drivers: a fault that kills one does not make the next run wait for Spark's cold start."""
+"""Warm drivers, so that the run after a killed driver need not wait for Spark's cold start."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _CLUSTER_CONF = {
     "spark.cores.max": "2",
     "spark.scheduler.minRegisteredResourcesRatio": "1.0",
     "spark.scheduler.maxRegisteredResourcesWaitingTime": "60s",
-    # Executors are killed on purpose, again and again.
+    # Executors are repeatedly killed on purpose.
     "spark.excludeOnFailure.enabled": "false",
 }
 
 
 class DriverPool:
-    """Warm drivers; a dead one is replaced in the background.
+    """A pool of warm drivers; a dead one is replaced in the background.
 
-    :param spare: how many are kept warm.
+    :param spare: number of drivers to keep warm.
     :param cluster: a standalone cluster on which each of them has two executors; default: ``local[2]``.
     """
 
@@ -59,7 +59,7 @@ class DriverPool:
             driver.close()
 
     def take(self) -> DriverProcess:
-        """Return a driver that runs and has nothing to do; give it back."""
+        """Return a running, idle driver; the caller must :meth:`give_back` it."""
         with self._changed:
             self._refill()
             self._changed.wait_for(lambda: self._idle or self._failure, _TIMEOUT)
@@ -69,7 +69,7 @@ class DriverPool:
 
     @contextmanager
     def lent(self) -> Iterator[DriverProcess]:
-        """Take a driver for the length of a ``with`` block."""
+        """Take a driver for the duration of a ``with`` block."""
         driver = self.take()
         try:
             yield driver
@@ -77,7 +77,7 @@ class DriverPool:
             self.give_back(driver)
 
     def give_back(self, driver: DriverProcess) -> None:
-        """Put a driver back; a dead one is replaced in the background, as is one that is still at work."""
+        """Return a driver to the pool; a dead or busy one is replaced in the background."""
         with self._changed:
             if driver.is_alive and not driver.is_busy:
                 self._idle.append(driver)
@@ -104,7 +104,7 @@ class DriverPool:
             driver.wait_ready()
             if self._cluster is not None:
                 self._cluster.wait_for_executors(2, driver.application_id)
-        except BaseException as error:  # noqa: BLE001 - whoever takes the next driver is told
+        except BaseException as error:  # noqa: BLE001 - raised when the next driver is taken
             self._failure = error
         with self._changed:
             self._starting -= 1
@@ -115,27 +115,27 @@ class DriverPool:
 
 
 class ClusterDriver:
-    """A standalone cluster of two workers and one driver on it, both made when first asked for."""
+    """A standalone cluster of two workers and one driver on it, both started on first use."""
 
     def __init__(self) -> None:
         self._stack = ExitStack()
-        self._found: tuple[SparkCluster, DriverProcess] | None = None
+        self._started: tuple[SparkCluster, DriverProcess] | None = None
 
     def get(self) -> tuple[SparkCluster, DriverProcess]:
         """Return the cluster, with two executors, and its driver."""
-        if self._found is None:
+        if self._started is None:
             cluster = self._stack.enter_context(SparkCluster())
             driver = self._stack.enter_context(DriverProcess(cluster.master, conf=_CLUSTER_CONF))
-            self._found = cluster, driver
-        if self._found[1].is_busy or not self._found[1].is_alive:
+            self._started = cluster, driver
+        if self._started[1].is_busy or not self._started[1].is_alive:
             self.close()
             return self.get()
-        cluster, driver = self._found
+        cluster, driver = self._started
         driver.wait_ready()
         cluster.wait_for_executors(2, driver.application_id)
-        return self._found
+        return self._started
 
     def close(self) -> None:
-        """End both."""
+        """Stop both."""
         self._stack.close()
-        self._found = None
+        self._started = None

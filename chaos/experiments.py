@@ -1,4 +1,4 @@
-"""One experiment per fault: hold a run at a state, do the damage, see the run (or its next try) commit."""
+"""One experiment per fault: hold a run at a state, inject it, check that the run or its next try commits."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ _NEXT_TRY, _TRIES = 2, 5
 _TIMEOUT = 240.0
 _STORM_SECONDS = 8.0
 _OUTAGE_SECONDS = 5.0
-_COUNTED = 10.0
-"""Seconds until the proxy has counted what a run that is over has met."""
-_ONCE_COMMITTED = (State.OPEN, State.WRITTEN, State.PROVEN)
-"""Where a zombie could publish what it has: in the table it wakes when another try has committed."""
-_BY_ITSELF = "had committed itself"
+_COUNT_TIMEOUT = 10.0
+"""Seconds within which the proxy counts the faults of a run that has ended."""
+_WAKES_AFTER_COMMIT = (State.OPEN, State.WRITTEN, State.PROVEN)
+"""States where a zombie could publish its output: in the table it wakes after another try has committed."""
+_COMMITTED_ITSELF = "had committed itself"
 # Error codes of Kafka's protocol.
 _INVALID_RECORD = 87
 _CORRUPT_MESSAGE = 2
 
 
 class Experiments:
-    """Runs cells of the table. Each begins a new run of the pipeline, and sees it committed.
+    """Runs cells of the table. Each starts a new run of the pipeline, and ends when it is committed.
 
-    :param slow: also in the form that takes a whole time-out, at times.
+    :param slow: sometimes use variants that take a whole time-out, too.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Experiments:
         return self._do[cell.fault](cell.state)
 
     def run_with_broker_killed(self, cell: Cell) -> Outcome:
-        """The same, and some broker dies at some moment of it, unless the cell is over by then."""
+        """Run the cell and kill a random broker at a random moment, unless the cell has ended by then."""
         self._playground.wait_whole()
         broker = self._chance.choice(self._playground.kafka.brokers)
         killed: list[Broker] = []
@@ -110,14 +110,14 @@ class Experiments:
         return Outcome(f"{outcome.text}; a broker killed beside it", outcome.seconds, outcome.faults + 1)
 
     def plain_run(self) -> RunRecord:
-        """A run without a fault."""
+        """Execute a run without a fault, and return its record."""
         with self._pool.lent() as driver:
-            return self._to_the_end(driver, self._playground.next_run(), 1)[0]
+            return self._run_until_committed(driver, self._playground.next_run(), 1)[0]
 
     # -- brokers ------------------------------------------------------------------------------------------
 
     def _all_replicas(self, state: State) -> Outcome:
-        """Every broker has a replica of every sink partition: nobody is left, for some seconds."""
+        """Kill all brokers for some seconds: each has a replica of every sink partition, so none is left."""
         spec = self._playground.next_run()
         self._playground.wait_whole()
         with self._pool.lent() as driver:
@@ -131,7 +131,7 @@ class Experiments:
             finally:
                 for broker in self._playground.kafka.brokers:
                     broker.start(wait=False)
-            return self._ended(driver, spec, attempt, begun)
+            return self._outcome_of(driver, spec, attempt, begun)
 
     def _broker(
         self, state: State, choose: Callable[[], Broker], damage: Callable[[Broker], None] = Broker.kill
@@ -145,9 +145,9 @@ class Experiments:
             begun = time.monotonic()
             try:
                 attempt.release(for_good=True)
-                outcome = self._ended(driver, spec, attempt, begun)
+                outcome = self._outcome_of(driver, spec, attempt, begun)
             finally:
-                broker.start(wait=False)  # comes back during the next cells
+                broker.start(wait=False)  # it recovers during the next cells
         return outcome
 
     # -- drivers ------------------------------------------------------------------------------------------
@@ -163,17 +163,17 @@ class Experiments:
             except DriverDied:
                 pass
             else:
-                raise RuntimeError("the run of a dead driver has ended well")
+                raise RuntimeError("the run of a dead driver succeeded")
         with self._pool.lent() as driver:
-            record, number = self._to_the_end(driver, spec, _NEXT_TRY)
+            record, number = self._run_until_committed(driver, spec, _NEXT_TRY)
         seconds = time.monotonic() - begun
-        # A later try may find what the second one committed without hearing of it.
+        # A later try may find a commit of the second one whose answer was lost.
         if number == _NEXT_TRY:
             _require(record.found == (state is State.COMMITTED), _next_try(record))
         return Outcome(_next_try(record), seconds)
 
     def _zombie(self, state: State) -> Outcome:
-        """Frozen at the state until the next try has committed; then everything a zombie could try."""
+        """Freeze a driver at the state until the next try has committed; then try all a zombie could do."""
         spec = self._playground.next_run()
         with self._pool.lent() as driver, self._pool.lent() as successor:
             attempt = self._held(driver, spec, state)
@@ -183,33 +183,33 @@ class Experiments:
             try:
                 live: Attempt | None = None
                 if self._wakes_early(state):
-                    # It wakes while its successor's transaction is open, and must not touch it.
+                    # The zombie wakes while its successor's transaction is open, and must not touch it.
                     live = self._held(successor, replace(spec, try_number=2), State.WRITTEN)
                     seconds = time.monotonic() - begun
                 else:
-                    record, _ = self._to_the_end(successor, spec, 2)
+                    record, _ = self._run_until_committed(successor, spec, 2)
                     seconds = time.monotonic() - begun
             finally:
                 attempt.release(for_good=True)
                 driver.resume()
-            zombie = _how(attempt)
-            _require(state is State.COMMITTED or zombie != _BY_ITSELF, f"the zombie {zombie}")
+            zombie = _zombie_end(attempt)
+            _require(state is State.COMMITTED or zombie != _COMMITTED_ITSELF, f"the zombie {zombie}")
             refused = zombie_requests(self._playground, identity) if state is not State.COMMITTED else ""
             if live is not None:
                 live.release(for_good=True)
                 record = live.result(_TIMEOUT)
-            again, _ = self._to_the_end(driver, spec, 1)
+            again, _ = self._run_until_committed(driver, spec, 1)
             _require(again.found, "the zombie's own retry did the work a second time")
         when = "woke before the commit" if live is not None else "woke after the commit"
         return Outcome(f"{_next_try(record)}; zombie {when}: {zombie}{refused}", seconds)
 
     def _wakes_early(self, state: State) -> bool:
-        """Whether a zombie wakes while its successor's transaction is open; else it is committed by then."""
+        """Return whether to wake the zombie while its successor's transaction is still open."""
         if state is State.COMMITTED:
             return False
         if state not in self._zombies:
             self._zombies.add(state)
-            return state not in _ONCE_COMMITTED
+            return state not in _WAKES_AFTER_COMMIT
         return self._chance.random() < 1 / 2
 
     # -- executors ----------------------------------------------------------------------------------------
@@ -219,19 +219,19 @@ class Experiments:
         cluster, driver = self._cluster.get()
         attempt = self._held(driver, spec, state, half=True)
         executors = cluster.wait_for_executors(2, driver.application_id)
-        # One that has worked: another, just started in the place of a dead one, holds nothing of this run.
+        # Kill one that has run tasks: a new one, in place of a dead one, holds nothing of this run.
         busy = [pid for pid in executors if cluster.python_workers(pid)]
         begun = time.monotonic()
         cluster.kill_executor(self._chance.choice(busy or executors))
         attempt.release(for_good=True)
-        outcome = self._ended(driver, spec, attempt, begun)
+        outcome = self._outcome_of(driver, spec, attempt, begun)
         _require(state is not State.OPEN or _has_aborted(attempt), "half of a send was lost, nothing aborted")
         return outcome
 
     # -- answers ------------------------------------------------------------------------------------------
 
     def _produce_ack(self, state: State) -> Outcome:
-        """OPEN: an executor's batch; WRITTEN: the driver's ledger records."""
+        """Lose the ack of an executor's batch (OPEN), or of the driver's ledger records (WRITTEN)."""
         topic = SINK if state is State.OPEN else LEDGER
         spec = self._playground.behind_proxy(self._playground.next_run())
         with self._pool.lent() as driver:
@@ -240,18 +240,18 @@ class Experiments:
             try:
                 begun = time.monotonic()
                 attempt.release(for_good=True)
-                outcome = self._ended(driver, spec, attempt, begun)
-                fault.wait(_COUNTED)
+                outcome = self._outcome_of(driver, spec, attempt, begun)
+                fault.wait(_COUNT_TIMEOUT)
             finally:
                 fault.cancel()
         return outcome
 
     def _end_txn_ack(self, state: State) -> Outcome:
-        """PROVEN: of the commit. Before it: of the abort, once a second fault makes the attempt fail."""
+        """Lose the answer of the commit (PROVEN), or of an abort that a second fault causes (before)."""
         spec = self._playground.behind_proxy(self._playground.next_run())
         with self._pool.lent() as driver:
             attempt = self._held(driver, spec, state, half=False)
-            # An open connection without an answer is the commit's worst case: it takes its whole time-out.
+            # An open connection without an answer is the commit's worst case: it takes the whole time-out.
             silent = self._slow and state is State.PROVEN and self._chance.random() < 1 / 3
             fault = self._playground.proxy.lose_response(
                 "EndTxn", silent=silent, containing=self._playground.transactional_id
@@ -261,8 +261,8 @@ class Experiments:
                     begun = time.monotonic()
                     attempt.release(for_good=True)
                     _wait_over(attempt)
-                    fault.wait(_COUNTED)
-                outcome = self._ended(driver, spec, attempt, begun)
+                    fault.wait(_COUNT_TIMEOUT)
+                outcome = self._outcome_of(driver, spec, attempt, begun)
             finally:
                 fault.cancel()
         of = "commit" if state is State.PROVEN else "abort"
@@ -274,7 +274,7 @@ class Experiments:
 
     @contextmanager
     def _failing(self, state: State) -> Iterator[None]:
-        """Make a held attempt fail for a reason of its own, so that it must abort."""
+        """Make a held attempt fail for a separate reason, so that it must abort."""
         proxy = self._playground.proxy
         if state is State.OPEN:
             fault = proxy.refuse("Produce", _CORRUPT_MESSAGE, containing=SINK)
@@ -289,13 +289,13 @@ class Experiments:
             return
         try:
             yield
-            fault.wait(_COUNTED)
+            fault.wait(_COUNT_TIMEOUT)
         finally:
             fault.cancel()
 
     @contextmanager
     def _member(self) -> Iterator[None]:
-        """A live member in the cursor's group: the proof refuses to commit."""
+        """Keep a live member in the cursor's group, so that the proof refuses to commit."""
         from confluent_kafka import Consumer
 
         consumer = Consumer(
@@ -307,7 +307,7 @@ class Experiments:
             while not consumer.assignment():
                 consumer.poll(0.1)
                 if time.monotonic() > deadline:
-                    raise RuntimeError("the consumer that is to disturb got no assignment")
+                    raise RuntimeError("the disturbing consumer got no assignment")
             yield
         finally:
             consumer.close()
@@ -317,9 +317,9 @@ class Experiments:
     def _held(
         self, driver: DriverProcess, spec: RunSpec, state: State, *, half: bool | None = None
     ) -> Attempt:
-        """Begin a try and wait until it is held; OPEN is at its beginning, or half written.
+        """Start a try and wait until it is held; OPEN is either at its beginning, or half written.
 
-        :param half: which of both; None: chance says.
+        :param half: whether half written; None: random.
         """
         point: State | str = state
         if state is State.OPEN and (half or (half is None and self._chance.random() < 2 / 3)):
@@ -329,15 +329,15 @@ class Experiments:
         attempt.wait_for(point, _TIMEOUT)
         return attempt
 
-    def _ended(self, driver: DriverProcess, spec: RunSpec, attempt: Attempt, begun: float) -> Outcome:
-        """Wait for a try's end; as Airflow does, try again where it failed."""
+    def _outcome_of(self, driver: DriverProcess, spec: RunSpec, attempt: Attempt, begun: float) -> Outcome:
+        """Wait for a try's end, and retry if it failed, as Airflow does."""
         try:
             record = attempt.result(_TIMEOUT)
         except EmbeddedDriverError:
             raise
         except EosError as error:
             log.warning("%s: %s: %s", spec.run_id, type(error).__name__, error)
-            record, _ = self._to_the_end(driver, spec, 2)
+            record, _ = self._run_until_committed(driver, spec, 2)
             text = f"{type(error).__name__}, {_next_try(record)}"
         else:
             aborted = sum(point == State.ABORTED.value for point, _ in attempt.trace)
@@ -349,8 +349,10 @@ class Experiments:
                 text += ", outcome asked from the ledger"
         return Outcome(text, time.monotonic() - begun)
 
-    def _to_the_end(self, driver: DriverProcess, spec: RunSpec, number: int) -> tuple[RunRecord, int]:
-        """Try until it is committed; return the record and the number of the try."""
+    def _run_until_committed(
+        self, driver: DriverProcess, spec: RunSpec, number: int
+    ) -> tuple[RunRecord, int]:
+        """Retry until the run is committed; return the record and the number of the try."""
         while True:
             try:
                 attempt = driver.run(replace(spec, try_number=number), process_of(spec))
@@ -364,7 +366,7 @@ class Experiments:
 
 
 def _wait_over(attempt: Attempt) -> None:
-    """Wait until a try has ended, however."""
+    """Wait until a try has ended, whether it failed or not."""
     try:
         attempt.result(_TIMEOUT)
     except EmbeddedDriverError:
@@ -374,7 +376,7 @@ def _wait_over(attempt: Attempt) -> None:
 
 
 def _has_aborted(attempt: Attempt) -> bool:
-    """Whether a try that is over has aborted a transaction, or failed."""
+    """Return whether an ended try has aborted a transaction, or failed."""
     if any(point == State.ABORTED.value for point, _ in attempt.trace):
         return True
     try:
@@ -385,20 +387,20 @@ def _has_aborted(attempt: Attempt) -> bool:
 
 
 def _require(condition: object, otherwise: str) -> None:
-    """A cell whose fault did not do what it is for proves nothing: it fails."""
+    """Fail a cell whose fault did not have its intended effect: it would prove nothing."""
     if not condition:
         raise RuntimeError(otherwise)
 
 
-def _how(attempt: Attempt) -> str:
-    """How a zombie ended."""
+def _zombie_end(attempt: Attempt) -> str:
+    """Return how a zombie ended."""
     try:
         record = attempt.result(_TIMEOUT)
     except EmbeddedDriverError:
         raise
     except EosError as error:
         return type(error).__name__
-    return "found the commit" if record.found else _BY_ITSELF
+    return "found the commit" if record.found else _COMMITTED_ITSELF
 
 
 def _next_try(record: RunRecord) -> str:

@@ -1,4 +1,4 @@
-"""Where the campaign plays: three brokers, a proxy, one cursor pipeline, a feeder and a watching reader."""
+"""The campaign's environment: three brokers, a proxy, one cursor pipeline, a feeder and a watching reader."""
 
 from __future__ import annotations
 
@@ -46,35 +46,35 @@ PARTITIONS = 6
 _WHOLE_SECONDS = 120.0
 _INPUT_SECONDS = 120.0
 _ENOUGH = 10 * PARTITIONS
-"""Records that reach more than one partition of the sink, by their keys."""
+"""Number of records whose keys spread over more than one sink partition."""
 _COMMITTED = (TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT)
-# A dead broker is found out after this time: a third of the default makes room for three times the faults.
+# A dead broker is detected after this time: a third of the default leaves time for three times the faults.
 _BROKER_CONFIG = {"broker.session.timeout.ms": 3000, "broker.heartbeat.interval.ms": 500}
 
 
 def copy(df: Any) -> Any:
-    """The pipeline: row-wise, keeps key and value."""
+    """The process function: row-wise, keeps key and value."""
     return df.select("key", "value")
 
 
 @arrow_process
 def copy_arrow(batch: Any) -> Any:
-    """The same on Arrow, which in a local session goes without a DataFrame."""
+    """The process function on Arrow, which needs no DataFrame in a local session."""
     return batch.select(["key", "value"])
 
 
 def process_of(spec: RunSpec) -> Callable[..., Any]:
-    """Return how a run copies, in all of its tries: with rows and on Arrow in turn."""
+    """Return a run's process function, the same in all of its tries: rows and Arrow take turns."""
     number = int(spec.run_id.rpartition("-")[2])
     return copy_arrow if number % 2 else copy
 
 
 class Playground:
-    """Everything but the drivers; a context manager.
+    """Everything except the drivers; a context manager.
 
     :param chance: the campaign's seeded generator.
     :param rate: records per second that the feeder publishes.
-    :param version: of the brokers.
+    :param version: Kafka version of the brokers.
     """
 
     def __init__(self, chance: random.Random, rate: float, version: str) -> None:
@@ -125,17 +125,17 @@ class Playground:
         return replace(self.spec, run_id=f"run-{next(self._numbers):04d}")
 
     def behind_proxy(self, spec: RunSpec) -> RunSpec:
-        """Return the spec for a driver whose connections all pass the proxy."""
+        """Return the spec with all connections through the proxy."""
         return replace(spec, kafka=self.proxy.client_config(self.kafka.client_config()))
 
     # -- input --------------------------------------------------------------------------------------------
 
     def publish(self, count: int) -> None:
-        """Publish so many records now."""
+        """Publish ``count`` records now."""
         self.inputs.publish(self.kafka.client_config(), SOURCE, count)
 
     def wait_for_input(self) -> None:
-        """Wait until the next run has something to send: a run over nothing reaches no state of a send."""
+        """Wait until the next run has records to send: an empty run reaches no state of a send."""
         deadline = time.monotonic() + _INPUT_SECONDS
         while unread(self.spec.kafka, GROUP, [SOURCE], ledger=self.spec.ledger).offsets < _ENOUGH:
             if time.monotonic() > deadline:
@@ -143,16 +143,16 @@ class Playground:
             time.sleep(0.1)
 
     def stop_feeding(self) -> None:
-        """Let the feeder end; every record it has sent is acknowledged then."""
+        """Stop the feeder; when this returns, every record it has sent is acknowledged."""
         self._stop_feeding.set()
         self._feeder.join(180)
         if self._feeding_failed is not None or self._feeder.is_alive():
-            raise RuntimeError("the feeder failed: the input is not known") from self._feeding_failed
+            raise RuntimeError("the feeder failed: the input is unknown") from self._feeding_failed
 
     def _feed(self) -> None:
         try:
             self.inputs.feed(self.kafka.client_config(), SOURCE, self._rate, self._stop_feeding)
-        except BaseException as error:  # noqa: BLE001 - told when the feeding is stopped
+        except BaseException as error:  # noqa: BLE001 - raised by stop_feeding
             self._feeding_failed = error
 
     # -- brokers ------------------------------------------------------------------------------------------
@@ -178,13 +178,13 @@ class Playground:
         return self.leader(topic, java_hash(self.transactional_id) % partitions)
 
     def wait_whole(self) -> None:
-        """Wait until every broker serves and all replicas are in sync: a second one may die only then."""
+        """Wait until every broker serves and all replicas are in sync: only then may another one die."""
         for broker in self.kafka.brokers:
             broker.wait_until_ready(timeout=_WHOLE_SECONDS)
         self.kafka.wait_in_sync(timeout=_WHOLE_SECONDS)
 
     def sink_leader(self) -> Broker:
-        """Return a broker that leads a sink partition, and another than the coordinator if there is one."""
+        """Return a broker that leads a sink partition, preferably not the coordinator."""
         order = self._chance.sample(range(PARTITIONS), PARTITIONS)
         brokers = [self.leader(SINK, partition) for partition in order]
         coordinator = self.coordinator()
@@ -194,11 +194,11 @@ class Playground:
 
     @property
     def transactional_id(self) -> str:
-        """The one id all runs of the pipeline use."""
+        """The id that all runs of the pipeline share."""
         return keys.transactional_id(self.spec)
 
     def current_identity(self) -> ProducerIdentity:
-        """Return the identity that the coordinator holds for valid now."""
+        """Return the producer identity that the coordinator currently considers valid."""
         from airflow_eos.model.kafka import ProducerIdentity
 
         with ControlPlane(self.spec) as control:
@@ -207,19 +207,19 @@ class Playground:
         return ProducerIdentity(self.transactional_id, description.producer_id, description.producer_epoch)
 
     def is_committed(self) -> bool:
-        """Whether the coordinator has decided to commit the pipeline's latest transaction."""
+        """Return whether the coordinator has decided to commit the pipeline's latest transaction."""
         with ControlPlane(self.spec) as control:
             description = control.cluster.describe_transaction(self.transactional_id)
         return description is not None and description.state in _COMMITTED
 
     def sink_partitions(self) -> list[TopicPartition]:
-        """Every partition of the sink."""
+        """Return every partition of the sink."""
         return [TopicPartition(SINK, partition) for partition in range(PARTITIONS)]
 
     # -- the end ------------------------------------------------------------------------------------------
 
     def verdict(self) -> tuple[Verdict, int]:
-        """Judge everything; return the verdict and the number of committed runs. Call when all is drained."""
+        """Return the verdict on everything and the number of committed runs; the source must be drained."""
         self.wait_whole()
         kafka = self.kafka.client_config()
         complaints = list(unfinished_transactions(kafka, keys.ids_prefix(PREFIX)))
@@ -236,7 +236,7 @@ class Playground:
         return judge(self.inputs, outputs, disagreements=disagreements, source=source), len(records)
 
     def _log_complaints(self, records: Sequence[RunRecord]) -> Iterable[str]:
-        """The brokers' own files, each broker's copy: all alike, and what the ledger claims."""
+        """Check that all brokers' log files are equal and hold what the ledger claims."""
         copies = [dump_log(self.kafka, SINK, broker) for broker in self.kafka.brokers]
         for broker, copy_of_log in zip(self.kafka.brokers[1:], copies[1:], strict=True):
             if copy_of_log != copies[0]:
@@ -245,7 +245,7 @@ class Playground:
 
 
 def java_hash(text: str) -> int:
-    """Return what the coordinator of a name is chosen by: Java's ``String.hashCode``, without its sign."""
+    """Return the hash by which Kafka chooses a coordinator: Java's ``String.hashCode``, without its sign."""
     value = 0
     for character in text:
         value = (31 * value + ord(character)) & 0xFFFFFFFF

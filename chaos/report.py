@@ -1,4 +1,4 @@
-"""What was injected where, what came of it and how long that took."""
+"""Report of injected faults, their outcomes and recovery times."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from chaos.table import UNREACHABLE, Cell, Fault
 
 
 class Outcome(NamedTuple):
-    """What came of one fault.
+    """The outcome of one cell.
 
-    :param text: a few words.
-    :param seconds: from the fault to the committed record in the hands of its attempt.
-    :param faults: what was injected on the way.
+    :param text: a short description.
+    :param seconds: from the fault until an attempt returned the committed record.
+    :param faults: number of injected faults.
     """
 
     text: str
@@ -27,7 +27,7 @@ class Outcome(NamedTuple):
 
 
 class Report:
-    """Collects outcomes by cell; ``faults`` counts what was injected."""
+    """Collects outcomes by cell; ``faults`` counts injected faults."""
 
     def __init__(self) -> None:
         self._begun = time.monotonic()
@@ -41,13 +41,13 @@ class Report:
         sys.stdout.flush()
 
     def add(self, cell: Cell, outcome: Outcome) -> None:
-        """Count a cell's faults, and print what came of them."""
+        """Count a cell's faults, and print their outcome."""
         self.faults += outcome.faults
         self._outcomes[cell].append(outcome)
         self.say(f"{cell}: {outcome.text}, {outcome.seconds:.1f} s")
 
     def fail(self, cell: Cell, error: Exception) -> None:
-        """Keep a cell that did not go as it must; it counts as a fault."""
+        """Record a failed cell; it counts as a fault."""
         self.faults += 1
         self._outcomes[cell].append(Outcome("FAILED", 0.0))
         self.failures.append(f"{cell} FAILED: {type(error).__name__}: {error}")

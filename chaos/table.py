@@ -1,4 +1,4 @@
-"""The fault table: which fault can be injected at which state, and why not elsewhere."""
+"""The fault table: which fault can be injected at which state, and why not at others."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from airflow_eos_testing.faults import TABLE_STATES
 
 
 class Fault(str, enum.Enum):
-    """What is done to a run that is held at a state."""
+    """A fault to inject into a run that is held at a state."""
 
     BROKER = "broker leader SIGKILL"
     COORDINATOR = "coordinator broker SIGKILL"
@@ -25,11 +25,11 @@ class Fault(str, enum.Enum):
 
 
 BROKER_FAULTS = frozenset({Fault.BROKER, Fault.COORDINATOR, Fault.ALL_REPLICAS, Fault.DISK})
-"""Faults that take brokers away: no other broker is killed beside them."""
+"""Faults that take brokers down: no other broker is killed meanwhile."""
 
 
 class Cell(NamedTuple):
-    """One place of the table."""
+    """One cell of the table."""
 
     fault: Fault
     state: State
@@ -54,7 +54,7 @@ UNREACHABLE: dict[Cell, str] = {
     },
     Cell(Fault.END_TXN_ACK, State.COMMITTED): _ENDED,
 }
-"""Cells that cannot be: what the fault needs does not happen there."""
+"""Impossible cells, with the reason: the event that the fault needs does not happen there."""
 
 _TURNS = (
     Fault.BROKER,
@@ -71,10 +71,9 @@ _TURNS = (
 CELLS: tuple[Cell, ...] = tuple(
     cell for state in TABLE_STATES for fault in _TURNS if (cell := Cell(fault, state)) not in UNREACHABLE
 )
-"""Every reachable cell, in the order they are played.
+"""Every reachable cell, in the order in which they run.
 
-State by state: what one fault took away (a driver, an executor, a broker) is made again while the next ones
-need something else.
+State by state: a lost driver, executor or broker is replaced while the next cells need other resources.
 """
 
 SHORT: tuple[Cell, ...] = (
@@ -88,13 +87,13 @@ SHORT: tuple[Cell, ...] = (
     Cell(Fault.BROKER, State.OPEN),
     Cell(Fault.DRIVER, State.COMMITTED),
 )
-"""The cells of the short form: what a change is most likely to break."""
+"""The cells of the short campaign: those that a change is most likely to break."""
 
 
 def cell_of(text: str) -> Cell:
-    """Read ``<fault name>:<state>``, as ``ZOMBIE:WRITTEN``.
+    """Parse ``<fault name>:<state>``, such as ``ZOMBIE:WRITTEN``.
 
-    :raises ValueError: there is no such cell, or it cannot be reached.
+    :raises ValueError: the cell does not exist, or cannot be reached.
     """
     fault, _, state = text.partition(":")
     if fault not in Fault.__members__ or state not in State.__members__:

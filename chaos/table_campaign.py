@@ -1,9 +1,9 @@
 """The campaign with a table as the sink: ``python -m chaos.table_campaign [--seed N] [--minutes N]``.
 
 Runs of one cursor append to an Iceberg table of a REST catalog. Each is held at a state; its driver is killed
-or frozen until the next run is over, the catalog is killed, or the answer of the commit is lost. Beside them
-others append to the table, rewrite its files and expire its snapshots. In the end DuckDB counts the rows. The
-exit code is 0 only when each record is in the table once, and ledger and offsets agree with it.
+or frozen until the next run has ended, the catalog is killed, or the answer of the commit is lost. Meanwhile
+other writers append to the table, rewrite its files and expire its snapshots. At the end DuckDB counts the
+rows. The exit code is 0 only if each record is in the table once, and ledger and offsets agree with it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,7 +37,7 @@ from airflow_eos.run.states import State
 from airflow_eos_testing import EmbeddedKafka
 from airflow_eos_testing.agreement import ledger_records, offsets_complaints
 from airflow_eos_testing.exceptions import DriverDied, EmbeddedDriverError
-from airflow_eos_testing.faults.catalog_proxy import CatalogProxy
+from airflow_eos_testing.faults.catalog_proxy import CatalogFault, CatalogProxy
 from airflow_eos_testing.iceberg_catalog import IcebergRestCatalog
 from airflow_eos_testing.oracle import InputLog
 from chaos.drivers import DriverPool
@@ -51,29 +51,29 @@ SOURCE, LEDGER, GROUP, TABLE = "lake-in", "lake-ledger", "lake", "db.lake"
 PARTITIONS, DRIVERS = 4, 3
 MINUTES = 10.0
 _RECORDS = 200
-"""Inputs of one run."""
+"""Number of inputs of one run."""
 _TRIES = 5
 _TIMEOUT = 240.0
 _PAUSE_SECONDS = 1.5
-"""Between two commits of others, at most."""
+"""Longest pause between two commits of other writers."""
 STATES = (State.SEALED, State.INTENT, State.PUBLISHED, State.OPEN, State.STAGED, State.PROVEN)
 _BEFORE_THE_TABLE = (State.SEALED, State.INTENT)
 _LOST_ANSWER = "lost answer"
 
 
 def rows(df: Any) -> Any:
-    """The pipeline: each record's tag."""
+    """The process function: each record's tag."""
     return df.selectExpr("cast(value as string) tag")
 
 
 @arrow_process
 def arrow_rows(batch: Any) -> Any:
-    """The same on Arrow."""
+    """The process function on Arrow."""
     return pa.table({"tag": pc.cast(batch["value"], pa.string())})
 
 
 class Upkeep:
-    """Others at the table: a thread that appends, rewrites and expires."""
+    """Other writers of the table: a thread that appends, rewrites and expires."""
 
     def __init__(self, catalog: IcebergRestCatalog, chance: random.Random) -> None:
         self._catalog = catalog
@@ -85,11 +85,11 @@ class Upkeep:
         self.appended: set[str] = set()
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Wait until the last commit is over."""
+        """Stop the thread and wait for its last commit."""
         self._over.set()
         self._thread.join(60)
 
@@ -100,7 +100,7 @@ class Upkeep:
                 act(load_catalog("upkeep", **self._catalog.properties).load_table(TABLE))
             except CommitFailedException:
                 self.done["refused"] += 1
-            except Exception as error:  # noqa: BLE001 - the catalog is killed beside it
+            except Exception as error:  # noqa: BLE001 - the catalog is killed meanwhile
                 logging.getLogger(__name__).info("upkeep: %s", error)
                 self.done["unanswered"] += 1
             else:
@@ -112,7 +112,7 @@ class Upkeep:
         self.appended.add(tag)
 
     def _rewrite(self, table: Any) -> None:
-        """Write all rows anew into one file; refused where a commit came between (no retries)."""
+        """Rewrite all rows into one file; refused if another commit came in between (no retries)."""
         table.overwrite(table.scan().to_arrow())
 
     def _expire(self, table: Any) -> None:
@@ -125,7 +125,7 @@ class Upkeep:
 class Lake:
     """Injects faults into runs of the pipeline.
 
-    :param spec: of each run, but for its id.
+    :param spec: spec of each run, except for its id.
     """
 
     def __init__(
@@ -156,9 +156,9 @@ class Lake:
         ]
 
     def plain_run(self) -> None:
-        """Read what is left."""
+        """Execute a run that reads all remaining records."""
         with self._pool.lent() as driver:
-            self._to_the_end(driver, self._next_run(publish=False))
+            self._run_until_committed(driver, self._next_run(publish=False))
 
     def _next_run(self, *, publish: bool = True) -> RunSpec:
         if publish:
@@ -171,32 +171,45 @@ class Lake:
             attempt = driver.run(spec, process_of(spec), stop_at=state)
             attempt.wait_for(state, _TIMEOUT)
             driver.kill()
-            with suppress(DriverDied):
+            try:
                 attempt.result(_TIMEOUT)
+            except DriverDied:
+                pass
+            else:
+                raise RuntimeError("the run of a dead driver has ended well")
         with self._pool.lent() as driver:
-            self._to_the_end(driver, spec)
+            self._run_until_committed(driver, spec)
 
     def _zombie(self, state: State) -> None:
-        """It wakes when the next run, which has settled its INTENT, is committed."""
+        """Freeze a driver until the next run, which settles the frozen run's INTENT, has committed."""
         spec = self._next_run()
         with self._pool.lent() as driver, self._pool.lent() as successor:
             attempt = driver.run(spec, process_of(spec), stop_at=state)
             attempt.wait_for(state, _TIMEOUT)
             driver.pause()
             try:
-                self._to_the_end(successor, self._next_run())
+                self._run_until_committed(successor, self._next_run())
             finally:
                 attempt.release(for_good=True)
                 driver.resume()
-            with suppress(EosError):
-                attempt.result(_TIMEOUT)
-            self._to_the_end(driver, spec)
+            try:
+                is_found = attempt.result(_TIMEOUT).found
+            except EmbeddedDriverError:
+                raise
+            except EosError:
+                is_found = True  # refused
+            if not is_found:
+                raise RuntimeError("the zombie has committed itself")
+            self._run_until_committed(driver, spec)
 
     def _catalog_killed(self, state: State) -> None:
         self._held(state, self._kill_catalog)
 
     def _lost_answer(self, state: State) -> None:
-        self._held(state, self._proxy.lose_response)
+        lost: list[CatalogFault] = []
+        self._held(state, lambda: lost.append(self._proxy.lose_response()))
+        if not lost[0].hits:
+            raise RuntimeError("no commit to the table has lost its answer")
 
     def _kill_catalog(self) -> None:
         self._catalog.kill()
@@ -214,10 +227,10 @@ class Lake:
             except EmbeddedDriverError:
                 raise
             except EosError:
-                self._to_the_end(driver, spec)
+                self._run_until_committed(driver, spec)
 
-    def _to_the_end(self, driver: DriverProcess, spec: RunSpec) -> None:
-        """Try until the run is committed, as Airflow does."""
+    def _run_until_committed(self, driver: DriverProcess, spec: RunSpec) -> None:
+        """Retry until the run is committed, as Airflow does."""
         for number in range(2, _TRIES + 2):
             if self._committed(driver, replace(spec, try_number=number), is_last=number > _TRIES):
                 return
@@ -236,7 +249,7 @@ class Lake:
 
 
 def process_of(spec: RunSpec) -> Callable[..., Any]:
-    """Return how a run copies, in all of its tries."""
+    """Return a run's process function, the same in all of its tries."""
     return arrow_rows if int(spec.run_id.rpartition("-")[2]) % 2 else rows
 
 
@@ -257,7 +270,7 @@ def main() -> int:
 
 
 def _say(line: str) -> None:
-    """Write a line at once: where a campaign hangs, the last one names the fault."""
+    """Write a line unbuffered: if a campaign hangs, the last line names the fault."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
@@ -285,7 +298,7 @@ def _campaign(chance: random.Random, minutes: float) -> list[str]:
             _say(f"{time.monotonic() - begun:5.0f} s: {fault} at {state.value}")
             try:
                 lake.faults[fault](state)
-            except Exception as error:  # noqa: BLE001 - the campaign goes on and tells
+            except Exception as error:  # noqa: BLE001 - the campaign goes on and reports it
                 failures.append(f"{fault} at {state.value}: {type(error).__name__}: {error}")
                 _say(failures[-1])
             met[f"{fault} at {state.value}"] += 1
@@ -318,14 +331,16 @@ def _spec(kafka: EmbeddedKafka, proxy: CatalogProxy) -> RunSpec:
 def _complaints(kafka: EmbeddedKafka, table: Any, inputs: InputLog, upkeep: Upkeep) -> list[str]:
     files = [file["file_path"].removeprefix("file://") for file in table.inspect.files().to_pylist()]
     query = "select tag, count(*) from read_parquet(?) group by tag"
-    counts = dict(duckdb.connect().execute(query, [files]).fetchall())
+    counts = dict(duckdb.connect().execute(query, [files]).fetchall()) if files else {}
     expected = {*inputs.tags(), *upkeep.appended}
     twice = sorted(tag for tag, count in counts.items() if count > 1)
     lost = sorted(expected - counts.keys())
     strange = sorted(tag for tag in counts.keys() - expected if not tag.startswith("foreign:"))
     records = ledger_records(kafka.client_config(), LEDGER, GROUP)
     written = sum(record.records_written for record in records)
+    idle = sorted({"append", "rewrite", "expire"} - upkeep.done.keys())
     return [
+        *([f"others at the table never did {idle}"] if idle else []),
         *([f"{len(twice)} rows more than once: {twice[:10]}"] if twice else []),
         *([f"{len(lost)} rows lost: {lost[:10]}"] if lost else []),
         *([f"{len(strange)} rows that nobody wrote: {strange[:10]}"] if strange else []),

@@ -1,4 +1,4 @@
-"""What a zombie could send under its old identity: to abort, to commit, to add partitions, to write."""
+"""Requests a zombie could send under its old identity: abort, commit, add partitions, write."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TIMEOUT = 60.0
 
 
 def zombie_requests(playground: Playground, old: ProducerIdentity) -> str:
-    """Send everything; return what to tell.
+    """Send all requests; return a text for the report.
 
     :raises RuntimeError: a request was accepted.
     """
@@ -37,7 +37,7 @@ def zombie_requests(playground: Playground, old: ProducerIdentity) -> str:
             if answer is not EndTxnAnswer.FENCED:
                 raise RuntimeError(f"EndTxn(commit={commit}) of the zombie {old} was answered {answer}")
         _must_be_refused("AddPartitionsToTxn", lambda: add_partitions_to_txn(connections, old, targets))
-        for target in targets:  # one by one: a refusal ends a whole send
+        for target in targets:  # one at a time: a refusal ends a whole send
             batches = {target: _batches(target)}
             send = functools.partial(send_partitions, connections, old, batches, timeout=_TIMEOUT)
             _must_be_refused(f"Produce to {target}", send)

@@ -1,7 +1,7 @@
 """Classify flights in batches that are worth a Spark job.
 
 Every ten minutes the sensor waits for 10,000 unread flights, or for any after half an hour: small batches
-wait for company, and a run without input never starts.
+are held back, and a run without input never starts.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The flights of each day, exactly once, whatever is run again, in parallel or backwards.
+"""The flights of each day, exactly once, whatever is rerun, in parallel or in any order.
 
 A run reads the records whose timestamps fall into its data interval. The sensor waits, without a worker slot,
 until every partition of the topic has passed the end of the day. Backfills, clears and reruns of a day find
-it in the ledger, or write it: never twice, never not at all. Other Dags wait for a day with
+it in the ledger, or write it: no day is written twice or missed. Other Dags wait for a day with
 ``RunCommittedSensor``, as the Dag ``flights_daily_report`` does.
 
 Needs the connection ``kafka_default`` and the topics ``flights``, ``flights-daily`` and

@@ -1,4 +1,4 @@
-"""Wait for a day of another Dag, by the ledger, and report it.
+"""Wait until the ledger has a day of another Dag, and report it.
 
 ``RunCommittedSensor`` asks the ledger, not Airflow: it sees a commit made by a task that was killed right
 after it, by another deployment, or before the other Dag was cleared.
@@ -35,7 +35,7 @@ with DAG(
 
     @task
     def report(record: dict[str, Any]) -> str:
-        """Say what the ledger's record says."""
+        """Return a summary of the ledger's record."""
         return f"{record['records_read']} flights read, {record['records_written']} records written"
 
     report(committed.output)

@@ -1,8 +1,8 @@
 """Classify flights when they arrive: an asset with a watcher instead of a schedule.
 
-The watcher looks at the topic and announces batches; it consumes nothing and commits nothing. Each event
-starts a run, which reads from the group's cursor: events that come while a run is under way, or twice, cost
-an empty run, never a record.
+The watcher polls the topic and announces batches; it neither consumes nor commits. Each event starts a run,
+which reads from the group's cursor: duplicate events, and events during a run, cost an empty run, never a
+record.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ arrived = Asset(
 
 with DAG(
     "flights_on_arrival",
-    description="flights -> flights-on-arrival, when a batch is there",
+    description="flights -> flights-on-arrival, when a batch has arrived",
     schedule=[arrived],
     catchup=False,
     max_active_runs=1,

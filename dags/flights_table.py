@@ -1,8 +1,8 @@
 """Load the flights of each day into an Iceberg table, each record once.
 
-The difference to the Dag ``flights_daily`` is ``sink=`` instead of ``sink_topic=``. Kill the task wherever
-you like, clear it, backfill the days in any order: the table holds each record once. Rows become visible in
-the table first, then offsets and run record in Kafka; a retry adopts what an earlier try has put into the
+It differs from the Dag ``flights_daily`` in ``sink=`` instead of ``sink_topic=``. Kill the task at any point,
+clear it, backfill the days in any order: the table holds each record once. Rows become visible in the table
+first, then offsets and run record in Kafka; a retry adopts the rows that an earlier try has committed to the
 table.
 
 Needs ``airflow-eos[iceberg]``, the connections ``kafka_default`` and ``iceberg_default``, the topic
@@ -48,7 +48,7 @@ with DAG(
         group_id="flights-table",
         ranges="data_interval",
         allowed_lateness=LATENESS,
-        # Dags that are scheduled by this asset learn the run's snapshot from its events.
+        # Dags scheduled on this asset get the run's snapshot from its events.
         outlets=[Asset("lake-flights", uri="iceberg://iceberg_default/lake/flights")],
         config_kwargs={"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "4"},
     )

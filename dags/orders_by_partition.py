@@ -1,6 +1,6 @@
-"""Keep large orders, by one task for each source partition: a slow partition holds up no other.
+"""Keep large orders, with one task per source partition: a slow partition does not delay others.
 
-Each task has a cursor of its own in the group. The decorated function needs no parameter for its partition.
+Each task has a cursor of its own in the group. The decorated function needs no parameter for the partition.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from airflow.sdk import DAG, CronTriggerTimetable, task
 
 with DAG(
     "orders_by_partition",
-    description="orders -> orders-large, a task a partition",
+    description="orders -> orders-large, a task per partition",
     schedule=CronTriggerTimetable("@hourly", timezone="UTC"),
     catchup=False,
     max_active_runs=1,

@@ -1,4 +1,4 @@
-"""Load the orders of each day into a table, exactly once: the Dag of the tutorial of tables."""
+"""Load the orders of each day into a table, exactly once: the Dag of the tutorial on tables."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""``make demo``: a run is killed half way under a real scheduler; independent readers count what they see."""
+"""``make demo``: a run is killed half way under a real scheduler; independent readers count the records."""

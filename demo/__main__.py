@@ -1,6 +1,6 @@
 """Run the demo: ``python -m demo [--sink topics|iceberg] [--input flights.json] [--records N] [--hold]``.
 
-Starts a real Kafka broker and a real Airflow, and stops both, whatever happens. The exit code is 0 only when
+Starts a real Kafka broker and a real Airflow, and stops both in any case. The exit code is 0 only if
 every record of the input is in the output exactly once.
 """
 
@@ -42,9 +42,9 @@ INTERRUPTED = 130
 
 # The flights carry timestamps of 2001: the default retention would delete them while the demo runs.
 _INPUT_CONFIG = {"retention.ms": "-1"}
-# Small batches, so that a small input too is written in many steps and can be caught half way.
+# Small batches, so that even a small input is written in many steps and can be interrupted half way.
 _OUTPUT_CONFIG = {**_INPUT_CONFIG, "max.message.bytes": "65536"}
-# A Dag run of the schedule, at the full hour, would take the records from the demo's own.
+# A scheduled Dag run, at the full hour, would consume the records of the demo's own run.
 _AIRFLOW_ENV = {
     "AIRFLOW__SCHEDULER__USE_JOB_SCHEDULE": "False",
     "AIRFLOW__EOS__UI_KAFKA_CONFIG_ID": "kafka_default",
@@ -75,7 +75,7 @@ def main() -> int:
     except KeyboardInterrupt:
         screen.event("interrupted; everything it started is stopped")
         return INTERRUPTED
-    except Exception as error:  # noqa: BLE001 - whatever it is: say so, in one place
+    except Exception as error:  # noqa: BLE001 - report any failure in one place
         screen.event(f"the demo FAILED: {type(error).__name__}: {error}")
         return 1
 
@@ -96,7 +96,7 @@ def _demo(screen: Screen, options: argparse.Namespace) -> int:
         lake = None
         if options.sink == "iceberg":
             lake = Lake(_LAKE)
-            screen.event(f"a new table in a catalog in SQLite: {_LAKE}")
+            screen.event(f"a new table in an SQLite catalog: {_LAKE}")
             connections[CATALOG] = {"conn_type": "iceberg", "extra": lake.properties}
         airflow = AirflowStandalone(
             ROOT / "dags", connections=connections, env=_AIRFLOW_ENV, keep=options.keep
@@ -124,7 +124,7 @@ def _demo(screen: Screen, options: argparse.Namespace) -> int:
 
 
 def _hold(screen: Screen, airflow: AirflowStandalone) -> None:
-    """Leave everything open until somebody has looked at it."""
+    """Keep everything running until Ctrl-C."""
     screen.event(f"the runs, offset by offset: {airflow.api.base_url}/plugin/{PAGES_ROUTE}")
     screen.event("Ctrl-C ends it")
     with suppress(KeyboardInterrupt):
@@ -134,7 +134,7 @@ def _hold(screen: Screen, airflow: AirflowStandalone) -> None:
 
 def _show_logs(screen: Screen, kafka: EmbeddedKafka, airflow: AirflowStandalone, story: Chapters) -> None:
     """Show the ends of all logs before their folders are removed."""
-    with suppress(Exception):  # the failure that is to be explained may be Airflow's own
+    with suppress(Exception):  # the failure to explain may be Airflow's own
         screen.detail(kafka.logs(10))
         screen.detail(airflow.logs(20))
         for task, number in product((*story.before, story.task), range(1, 10)):
@@ -144,7 +144,7 @@ def _show_logs(screen: Screen, kafka: EmbeddedKafka, airflow: AirflowStandalone,
 
 
 def _plain(line: str) -> str:
-    """Return the readable part of a line of a task's log, which is JSON."""
+    """Return the readable part of a line of a task's JSON log."""
     try:
         entry = json.loads(line)
         details = "; ".join(str(detail["exc_value"]) for detail in entry.get("error_detail") or ())

@@ -25,7 +25,7 @@ class Transaction:
 
 
 class BrokerView:
-    """Asks the broker by an administrator's client of its own; close it at the end."""
+    """Queries the broker with an admin client of its own; close it at the end."""
 
     def __init__(self, bootstrap_servers: str) -> None:
         from kafka.admin import KafkaAdminClient
@@ -34,7 +34,7 @@ class BrokerView:
         self._admin: Any = KafkaAdminClient(bootstrap_servers=bootstrap_servers)
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the client."""
         self._admin.close()
 
     def transaction(self, transactional_id: str) -> Transaction | None:
@@ -58,9 +58,9 @@ class BrokerView:
         )
 
     def slow_down(self, client_id: str, bytes_per_second: float) -> None:
-        """Let the broker throttle what a client id produces.
+        """Make the broker throttle a client id's produce requests.
 
-        It answers the first requests and then stops reading from the connections that sent too much.
+        It answers the first requests and then stops reading from connections that sent too much.
         """
         self._set_quota(client_id, bytes_per_second)
 

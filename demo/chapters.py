@@ -1,4 +1,4 @@
-"""What both forms of the demo tell: the scheduler's own retry, the ledger's record, a clear."""
+"""Chapters that both forms of the demo share: the scheduler's own retry, the ledger's record, a clear."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ _SECOND_TRY_TIMEOUT = 300.0
 
 
 class DemoError(Exception):
-    """The demo did not go as it must."""
+    """The demo did not go as expected."""
 
 
 class Chapters:
-    """One run of the demo. Nothing in here touches the run: it watches, kills, clears and counts.
+    """One run of the demo. It never interferes with the run itself: it watches, kills, clears and counts.
 
-    :cvar dag: the Dag that is run.
-    :cvar task: its task that is killed.
-    :cvar before: its tasks before that.
-    :ivar transactional_id: of the run.
+    :cvar dag: the Dag to run.
+    :cvar task: its task to kill.
+    :cvar before: its tasks before that one.
+    :ivar transactional_id: transactional id of the run.
     """
 
     dag: str
@@ -50,11 +50,11 @@ class Chapters:
         self.view = view
 
     def seen(self) -> Any:
-        """Return what readers of the output count now; equal, and the same text, where nothing changed."""
+        """Return the readers' current counts of the output; equal, and of equal text, if nothing changed."""
         raise NotImplementedError
 
     def show_step(self, now: Transaction) -> None:
-        """Show that the retry's transaction has gone a step further."""
+        """Show that the retry's transaction has reached its next state."""
         self.screen.event(str(now))
         self.screen.detail(str(self.seen()))
 
@@ -64,7 +64,7 @@ class Chapters:
         screen.title("Second try: the scheduler's own retry")
         shown = _phase(self.transaction())
         deadline = time.monotonic() + _SECOND_TRY_TIMEOUT
-        with screen.waiting("waiting for the scheduler to notice and to try again"):
+        with screen.waiting("waiting for the scheduler to notice and retry"):
             while True:
                 now = self.transaction()
                 if now is not None and _phase(now) != shown:
@@ -99,7 +99,7 @@ class Chapters:
             self.screen.detail(f"{name:<9} {text}")
 
     def written(self, record: dict[str, Any]) -> str:
-        """Return what the ledger's record says of the output."""
+        """Return the ledger record's description of the output."""
         raise NotImplementedError
 
     def clear(self) -> None:
@@ -107,7 +107,7 @@ class Chapters:
         screen = self.screen
         screen.title("Cleared and run again: answered by the ledger")
         before, seen = self.transaction(), self.seen()
-        # Cleared while the scheduler ends the run, the task is lost.
+        # A task that is cleared while the scheduler ends the run would never run.
         self.airflow.wait_for_run(self.dag, RUN)
         self.airflow.clear(self.dag, RUN, [self.task])
         with screen.waiting("the task is cleared; the scheduler runs it again"):
@@ -120,14 +120,14 @@ class Chapters:
         )
         screen.detail(f"{now}\nits {after}")
         if task["state"] != "success" or not summary["found"] or (before, seen) != (after, now):
-            raise DemoError("the cleared task was to be answered by the ledger and to touch nothing")
+            raise DemoError("the cleared task should have been answered by the ledger and changed nothing")
         if len(self.run_records()) != 1:
             raise DemoError("the cleared task wrote a second run record")
 
-    # -- looking ------------------------------------------------------------------------------------------
+    # -- observing ----------------------------------------------------------------------------------------
 
     def kill(self) -> None:
-        """SIGKILL the task with all it started; keep the scheduler from trying again before a look."""
+        """SIGKILL the task with its descendants, after pausing the Dag: the retry must not start yet."""
         self.airflow.api.pause(self.dag)
         killed = self.airflow.kill_task(self.dag, RUN, self.task, tree=True)
         self.screen.event(
@@ -143,7 +143,7 @@ class Chapters:
         return self.view.transaction(self.transactional_id)
 
     def run_records(self) -> list[dict[str, Any]]:
-        """Read the ledger as anybody can: every run record that was ever committed."""
+        """Read the ledger as any consumer can: return every run record that was ever committed."""
         records = read_topic(self.kafka.client_config(), LEDGER)
         return [json.loads(r.value) for r in records if r.value and is_run_record((r.key or b"").decode())]
 

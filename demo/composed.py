@@ -1,8 +1,8 @@
 """Run the flights Dag in a composition of containers and count: ``python -m demo.composed [--records N]``.
 
-Started by ``docker/ctl flights`` inside the composition. Its last line is that of ``make demo``, worked out
-by the same comparison; nothing is killed here. The exit code is 0 only when every record of the topic
-``flights``, also of earlier calls, is in the output exactly once.
+``docker/ctl flights`` starts it inside the composition. Its last line is that of ``make demo``, from the same
+comparison; nothing is killed here. The exit code is 0 only if every record of the topic ``flights``, also of
+earlier calls, is in the output exactly once.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def main() -> int:
 
 
 def after(flights: Sequence[Message], records: Iterable[Record]) -> list[Message]:
-    """Move the flights behind those that are there: a timestamp recognises its flight, so each is unique."""
+    """Shift the flights' timestamps past the existing records': a timestamp identifies its flight."""
     last = max((record.timestamp for record in records), default=None)
     if last is None or not flights:
         return list(flights)
@@ -77,7 +77,7 @@ def after(flights: Sequence[Message], records: Iterable[Record]) -> list[Message
 
 
 def create_topics(kafka: dict[str, str], names: Sequence[str]) -> None:
-    """Create the topics that are not there, with the brokers' replication factor."""
+    """Create the missing topics, with the brokers' default replication factor."""
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient, NewTopic
 

@@ -1,4 +1,4 @@
-"""The demo's table: a catalog in SQLite, what DuckDB reads in it, and how to query it afterwards."""
+"""The demo's table: a catalog in SQLite, its rows as DuckDB reads them, and how to query it afterwards."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _QUERY = "select origin, count(*) as flights, avg(delay) as delay from flights g
 
 
 class Lake:
-    """A new table in a new catalog; what an earlier demo left in the folder is removed.
+    """A new table in a new catalog; removes the folder's content of an earlier demo.
 
-    :param folder: it stays at the end.
+    :param folder: folder of catalog and files; it is kept at the end.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -32,23 +32,23 @@ class Lake:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         self.database = folder / "catalog.db"
-        # A commit waits for two minutes for one of others.
+        # A commit waits up to two minutes for others' commits.
         self.properties = {
             "type": "sql",
             "uri": f"sqlite:///{self.database}?timeout=120",
             "warehouse": f"file://{folder}",
         }
-        # Tables of a catalog in a database belong to its name, which is the connection's id.
+        # A SQL catalog's tables belong to the catalog's name, which is the connection's id.
         self._catalog = load_catalog(CATALOG, **self.properties)
         self.metadata = Path(create_table(self._catalog).metadata_location.removeprefix("file://")).parent
 
     @property
     def table(self) -> Table:
-        """The table as it is now."""
+        """The table, freshly loaded."""
         return self._catalog.load_table(TABLE)
 
     def rows(self, query: str) -> list[tuple[Any, ...]]:
-        """Return what DuckDB answers about the files of the current snapshot, as the view ``flights``."""
+        """Return DuckDB's answer to a query of the current snapshot's files, as the view ``flights``."""
         import duckdb
 
         table = self.table
@@ -61,7 +61,7 @@ class Lake:
             return connection.execute(query).fetchall()
 
     def compare(self, inputs: Sequence[Record]) -> Tally:
-        """Compare the rows with the records that they were read from, by partition and offset."""
+        """Compare the rows with their source records, by partition and offset."""
         expected = {(record.partition, record.offset): _row_of(record) for record in inputs}
         rows = self.rows(
             "select source_partition, source_offset, origin, destination, delay, distance, malformed "
@@ -83,7 +83,7 @@ class Lake:
 
     @property
     def how_to_query(self) -> str:
-        """A program that asks the table, whose folder stays."""
+        """A program that queries the table, whose folder is kept."""
         return "\n".join(
             (
                 "from pyiceberg.catalog import load_catalog",
@@ -95,7 +95,7 @@ class Lake:
 
 
 def _row_of(record: Record) -> tuple[Any, ...]:
-    """Work out the row of one record, by the same plain Python as for topics."""
+    """Return the expected row of one record, computed by the same plain Python as for topics."""
     output = must_become(record)
     if not isinstance(output.value, dict):
         return (None, None, None, None, output.value)

@@ -1,4 +1,4 @@
-"""What the demo says while it runs: one line per event, with the seconds since it began."""
+"""The demo's output while it runs: one line per event, with the seconds since its start."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SIGN_OF_LIFE = 10.0
 
 
 class Screen:
-    """Prints events; a long wait prints a sign of life every ten seconds."""
+    """Prints events; during a long wait, prints progress every ten seconds."""
 
     def __init__(self) -> None:
         self._begun = time.monotonic()
@@ -26,11 +26,11 @@ class Screen:
         _write(f"\n{text}\n{'-' * len(text)}")
 
     def event(self, text: str) -> None:
-        """Print what has just happened."""
+        """Print an event."""
         _write(f"[{time.monotonic() - self._begun:6.1f} s] {text}")
 
     def detail(self, text: str) -> None:
-        """Print more about the last event; may have several lines."""
+        """Print more about the last event, in one or more lines."""
         for line in text.splitlines():
             _write(f"{_INDENT}{line}")
 

@@ -24,8 +24,8 @@ OUTPUTS = (CLASSIFIED, DEAD_LETTERS)
 CLIENT_ID = "flights-demo"
 
 _FIRST_TRY_TIMEOUT = 240.0
-# Bytes per second, as a share of the input's bytes. The broker lets about ten seconds' worth through at once
-# and then holds: some of the output is written soon, all of it would take half a minute.
+# Bytes per second, as a share of the input's bytes. The broker accepts about ten seconds' worth at once and
+# then throttles: some of the output is written soon, all of it would take half a minute.
 _QUOTA_SHARE = 0.006
 
 
@@ -40,9 +40,9 @@ class Seen(NamedTuple):
 
 
 class Story(Chapters):
-    """One run of the demo.
+    """The demo with topics as sinks.
 
-    :param flights: what was published.
+    :param flights: the published flights.
     """
 
     dag = "flights"
@@ -65,7 +65,7 @@ class Story(Chapters):
     def tell(self) -> Tally:
         """Go through all chapters and return the comparison of output and input.
 
-        :raises DemoError: it did not go as it must.
+        :raises DemoError: it did not go as expected.
         """
         self._kill_first_try()
         self.watch_second_try("   (aborted records stay in the log, hidden)")
@@ -80,22 +80,24 @@ class Story(Chapters):
         return Seen(committed, sum(count_records(config, topic, "read_uncommitted") for topic in OUTPUTS))
 
     def show_step(self, now: Transaction) -> None:
-        """Show that the retry's transaction has gone a step further."""
+        """Show that the retry's transaction has reached its next state."""
         super().show_step(now)
         late = self.seen().uncommitted - self._left.uncommitted
         if now.state.endswith("Abort") and late > 0:
-            # What the killed process had handed to its system: appended before the fence, aborted with it.
-            self.screen.detail(f"({late:,} more of the dead try were still on their way to the broker)")
+            # From the killed process's socket buffers: appended before the fence, aborted with it.
+            self.screen.detail(
+                f"({late:,} more records of the dead try were still on their way to the broker)"
+            )
 
     def written(self, record: dict[str, Any]) -> str:
-        """Return what the ledger's record says of the output."""
+        """Return the ledger record's description of the output."""
         return (
             f"{sum(r['records'] for r in record['receipts']):,} records to "
             f"{sum(1 for r in record['receipts'] if r['records'])} partitions"
         )
 
     def _kill_first_try(self) -> None:
-        """Start the Dag, catch its first try with the transaction half written, and SIGKILL it."""
+        """Start the Dag, and SIGKILL its first try while its transaction is half written."""
         screen = self.screen
         screen.title("First try: killed with its transaction open and half written")
         self.view.slow_down(CLIENT_ID, self._bytes_per_second)
@@ -137,7 +139,7 @@ class Story(Chapters):
             transaction = self.transaction()
             if transaction is not None and transaction.state == "Ongoing":
                 count = self.seen().uncommitted
-                # It stands, because the quota holds; or it moves, and is half way.
+                # Either the quota holds it up, or it progresses and is half way.
                 if self._half(count) and (count == last or 2 * count >= self._records):
                     return transaction
                 last = count

@@ -1,6 +1,6 @@
-"""The demo's input: flights, each with a timestamp that no other one has.
+"""The demo's input: flights, each with a unique timestamp.
 
-The timestamp is the tag by which a record is recognised in the output: the app passes it through untouched.
+The timestamp is the tag that identifies a record in the output: the app passes it through unchanged.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def load_flights(path: Path | None, records: int) -> list[Message]:
 
 
 def tag(messages: Iterable[Message]) -> list[Message]:
-    """Move timestamps by as few milliseconds as it takes to make each unique."""
+    """Shift timestamps by the fewest milliseconds that make each unique."""
     used: set[int] = set()
     tagged = []
     for message in messages:

@@ -28,7 +28,7 @@ _PUBLISH_TIMEOUT = 60.0
 
 
 class Rows(NamedTuple):
-    """What the table holds: rows as DuckDB counts them, and its snapshots."""
+    """The table's content: the number of rows that DuckDB counts, and the snapshot ids."""
 
     rows: int
     snapshots: tuple[int, ...]
@@ -39,9 +39,9 @@ class Rows(NamedTuple):
 
 
 class TableStory(Chapters):
-    """One run of the demo.
+    """The demo with an Iceberg table as the sink.
 
-    :param flights: what was published.
+    :param flights: the published flights.
     """
 
     dag = "flights_table"
@@ -75,12 +75,12 @@ class TableStory(Chapters):
     def tell(self) -> Tally:
         """Go through all chapters and return the comparison of the table with the input.
 
-        :raises DemoError: it did not go as it must.
+        :raises DemoError: it did not go as expected.
         """
         left = self._kill_first_try()
         self.watch_second_try()
         if self.seen() != left:
-            raise DemoError(f"the second try was to adopt {left}; the table has {self.seen()}")
+            raise DemoError(f"the second try should have adopted {left}; the table has {self.seen()}")
         self.screen.detail("the retry adopted the snapshot of the dead try: it wrote no row")
         self.show_ledger()
         self.clear()
@@ -89,7 +89,7 @@ class TableStory(Chapters):
         tally = self._lake.compare(read_topic(self.kafka.client_config(), SOURCE))
         if tally.records_in != self._records:
             raise DemoError(f"{self._records} records were published, a reader finds {tally.records_in}")
-        self.screen.title("The table stays: query it, for example by DuckDB")
+        self.screen.title("The table is kept: query it, for example with DuckDB")
         self.screen.detail(self._lake.how_to_query)
         return tally
 
@@ -99,12 +99,12 @@ class TableStory(Chapters):
         return Rows(rows, tuple(snapshot.snapshot_id for snapshot in self._lake.table.snapshots()))
 
     def written(self, record: dict[str, Any]) -> str:
-        """Return what the ledger's record says of the output."""
+        """Return the ledger record's description of the output."""
         table = record["details"]["table"]
         return f"{table['rows']:,} rows to {table['sink']}, snapshot {table['snapshot']}"
 
     def _kill_first_try(self) -> Rows:
-        """Let the first try commit to the table while the broker stands still, and SIGKILL it there."""
+        """Let the first try commit to the table while the broker is paused, and SIGKILL it there."""
         screen = self.screen
         screen.title("First try: killed between the table's commit and Kafka's")
         broker = self.kafka.brokers[0]
@@ -115,17 +115,19 @@ class TableStory(Chapters):
             )
             with screen.waiting(f"Dag {self.dag} is triggered; waiting until its data files are written"):
                 held.wait_for(1, is_over=lambda: self.task_now()["state"] in ENDED)
-            screen.event("all data files are written; the ledger has what is about to be published")
+            screen.event("all data files are written; the ledger has the intent to publish them")
             screen.detail(str(self.seen()))
             broker.pause()
-            screen.event("the broker stands still, so that Kafka's commit cannot follow the table's")
+            screen.event("the broker is paused, so that Kafka's commit cannot follow the table's")
         left = self._wait_published()
-        screen.event("the catalog took the table's commit: readers see rows that Kafka does not know of yet")
+        screen.event(
+            "the catalog accepted the table's commit: readers see rows that are not committed in Kafka yet"
+        )
         screen.detail(str(left))
         self.kill()
         broker.resume()
         records = len(self.run_records())
-        screen.event(f"the broker goes on; run records in the ledger: {records}")
+        screen.event(f"the broker is resumed; run records in the ledger: {records}")
         if records or left.rows != self._records:
             raise DemoError(f"the first try did not die between the commits: {left}, {records} records")
         self.airflow.api.unpause(self.dag)

@@ -1,6 +1,6 @@
 """Compares the output with the input, record by record; shares no code with the app or the package.
 
-What each record must become is worked out here a second time, in plain Python.
+The expected output of each record is computed a second time here, in plain Python.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _OPTIONAL = ("delay", "distance")
 
 
 class Output(NamedTuple):
-    """What one record becomes: where it goes, under which key, as what."""
+    """The output of one record: topic, key and value."""
 
     topic: str
     key: bytes | None
@@ -37,7 +37,7 @@ class Tally:
 
     :param lost: records without an output.
     :param duplicated: outputs beyond the first of a record.
-    :param wrong: outputs that belong to no record, or are not what the record must become; described.
+    :param wrong: descriptions of outputs that belong to no record, or differ from the expected one.
     """
 
     records_in: int
@@ -48,7 +48,7 @@ class Tally:
 
     @property
     def exact(self) -> bool:
-        """Whether every record has exactly its one output."""
+        """Whether every record has exactly one output, the expected one."""
         return self.records_in == self.records_out and not (self.lost or self.duplicated or self.wrong)
 
     @property
@@ -60,7 +60,7 @@ class Tally:
         )
 
     def complaints(self) -> str:
-        """Describe the first wrong outputs; empty where there are none."""
+        """Describe the first wrong outputs; empty if there are none."""
         shown = list(self.wrong[:_MAX_SHOWN])
         if len(self.wrong) > _MAX_SHOWN:
             shown.append(f"and {len(self.wrong) - _MAX_SHOWN} more")
@@ -97,7 +97,7 @@ def compare(inputs: Iterable[Record], outputs: Iterable[Record]) -> Tally:
 
 
 def must_become(record: Record) -> Output:
-    """Work out the output of one input record."""
+    """Return the expected output of one input record."""
     flight = _parse(record.value)
     if flight is None:
         return Output(DEAD_LETTERS, record.key, record.value)
@@ -106,7 +106,7 @@ def must_become(record: Record) -> Output:
 
 
 def delay_class(minutes: int | None) -> str:
-    """Classify a delay: 15 minutes, one hour and three hours are the bounds."""
+    """Classify a delay by the bounds of 15 minutes, one hour and three hours."""
     if minutes is None:
         return "cancelled"
     bounds = ((15, "on_time"), (60, "minor"), (180, "major"))
@@ -114,7 +114,7 @@ def delay_class(minutes: int | None) -> str:
 
 
 def _parse(value: bytes | None) -> dict[str, Any] | None:
-    """Return the flight, or None where the value is none."""
+    """Return the flight, or None if the value is not one."""
     try:
         flight = json.loads(value or b"")
     except ValueError:
@@ -131,6 +131,6 @@ def _parse(value: bytes | None) -> dict[str, Any] | None:
 def _as_output(record: Record) -> Output:
     value: Any = record.value
     if record.topic == CLASSIFIED:
-        with suppress(ValueError):  # compared as it is, and found wrong
+        with suppress(ValueError):  # left undecoded, it will compare as wrong
             value = json.loads(record.value or b"")
     return Output(record.topic, record.key, value)

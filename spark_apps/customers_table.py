@@ -1,6 +1,6 @@
 """Load customers into a PostgreSQL table: the newest record of a customer's id is its row.
 
-Input: JSON customers with ``id``, ``name`` and ``since``. Tombstones are left out: no row is deleted.
+Input: JSON customers with ``id``, ``name`` and ``since``. Tombstones are ignored: no row is deleted.
 """
 
 from __future__ import annotations

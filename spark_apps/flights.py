@@ -1,11 +1,11 @@
-"""Classify flights by their delay; what cannot be read goes to a dead-letter topic, in the same transaction.
+"""Classify flights by their delay; malformed records go to a dead-letter topic, in the same transaction.
 
 Input: JSON flights ``{"date": "2001/01/01 00:47", "delay": 66, "distance": 1750, "origin": "DTW",
 "destination": "LAS"}``, keyed by origin. ``delay`` is in minutes, negative when early; a flight without one
 was cancelled.
 
-Output: the flight with its ``class``, under its key and event time. Dead letters keep their bytes and say in
-their headers what is wrong and where they were read.
+Output: the flight with its ``class``, under its key and event time. Dead letters keep their bytes; their
+headers name the problem and the source offset.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SCHEMA = "date string, delay int, distance int, origin string, destination stri
 
 
 def process(df: DataFrame, *, dead_letter_topic: str = DEAD_LETTER_TOPIC) -> DataFrame:
-    """Return one output row per input row; pure DataFrame API, no state, no other system.
+    """Return one output row per input row; pure DataFrame API, without state or other systems.
 
     :param df: rows of the source topic, with the columns of Spark's Kafka source.
     :param dead_letter_topic: topic of malformed rows; all others go to the run's sink topic.
@@ -48,7 +48,7 @@ def process(df: DataFrame, *, dead_letter_topic: str = DEAD_LETTER_TOPIC) -> Dat
 
 
 def _problem() -> Column:
-    """Say what is wrong with a row; null when nothing is."""
+    """Return a column that describes the problem of a row; null if there is none."""
     from pyspark.sql import functions as F  # noqa: N812
 
     unreadable = F.col("flight").isNull() | F.col("flight.unreadable").isNotNull()
@@ -71,7 +71,7 @@ def _delay_class() -> Column:
 
 
 def _provenance() -> Column:
-    """Headers of a dead letter: the problem, and the offset the row was read from."""
+    """Return a dead letter's headers: the problem, and the offset the row was read from."""
     from pyspark.sql import functions as F  # noqa: N812
 
     values = {

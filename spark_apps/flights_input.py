@@ -1,11 +1,11 @@
-"""Publish flights to a topic: a file of real ones, or a generated stream of the same shape.
+"""Publish flights to a topic: real ones from a file, or a generated stream of the same shape.
 
 ::
 
     python spark_apps/flights_input.py localhost:9092 --input flights-20k.json
     python spark_apps/flights_input.py localhost:9092 --records 100000 --malformed 0.01
 
-Key = origin, timestamp = date (taken as UTC): a topic has daily data intervals. The flights are of 2001, so
+Key = origin, timestamp = date (taken as UTC), so a topic has daily data intervals. The flights are from 2001:
 their topics, and those that keep their event time, need :data:`TOPIC_CONFIG`.
 """
 
@@ -24,7 +24,7 @@ TOPIC = "flights"
 TOPICS = {TOPIC: 4, "flights-classified": 4, "flights-dead-letter": 1}
 """Topics of the example Dag and their partitions."""
 TOPIC_CONFIG = {"retention.ms": "-1"}
-"""Without it the broker deletes records of 2001 at once: retention goes by their timestamp."""
+"""Without it the broker deletes records from 2001 at once: retention is based on timestamps."""
 _AIRPORTS = (
     "ATL",
     "BOS",
@@ -57,7 +57,7 @@ class Message:
 
 
 def read_flights(path: str | Path) -> Iterator[Message]:
-    """Read a JSON array of flights, in its order."""
+    """Yield the flights of a JSON array, in its order."""
     for flight in json.loads(Path(path).read_text()):
         yield Message(
             flight["origin"].encode(),
@@ -67,9 +67,9 @@ def read_flights(path: str | Path) -> Iterator[Message]:
 
 
 def generate_flights(records: int, *, malformed: float = 0.0, seed: int = 20011) -> Iterator[Message]:
-    """Generate flights over 90 days, in order of time; the same arguments give the same stream.
+    """Generate flights over 90 days, in time order; the same arguments give the same stream.
 
-    :param malformed: fraction of values that are not a flight: cut short, of wrong types, without an origin.
+    :param malformed: fraction of values that are not a flight: truncated, of a wrong type, without an origin.
     """
     chance = random.Random(seed)
     for number in range(records):
@@ -96,7 +96,7 @@ def generate_flights(records: int, *, malformed: float = 0.0, seed: int = 20011)
 
 
 def publish(kafka: Mapping[str, Any], topic: str, messages: Iterable[Message]) -> int:
-    """Send the messages by an idempotent producer and return how many were acknowledged.
+    """Send the messages with an idempotent producer and return the number of acknowledged ones.
 
     :param kafka: client settings in librdkafka's names.
     :raises RuntimeError: a message was not acknowledged; names the first error.
@@ -109,7 +109,7 @@ def publish(kafka: Mapping[str, Any], topic: str, messages: Iterable[Message]) -
             "enable.idempotence": True,
             "compression.type": "zstd",
             "linger.ms": 20,
-            # As Java's default: the same key goes to the same partition whoever wrote it.
+            # As the Java client's default: a key goes to the same partition whichever client writes it.
             "partitioner": "murmur2_random",
         }
     )
@@ -146,7 +146,7 @@ def _milliseconds(moment: dt.datetime) -> int:
 
 
 def main() -> None:
-    """Publish as the command line says."""
+    """Publish flights as requested on the command line."""
     parser = argparse.ArgumentParser(description="Publish flights to a Kafka topic.")
     parser.add_argument("bootstrap_servers")
     parser.add_argument("--topic", default=TOPIC)

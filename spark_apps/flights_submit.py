@@ -1,7 +1,7 @@
 """The flights app as a ``spark-submit`` application with options of its own.
 
 Submitted by ``ReadProcessWriteSubmitOperator(application="../spark_apps/flights_submit.py", ...)``, which
-tells it what to read.
+passes the ranges to read.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import functools
 import sys
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).resolve().parent))  # its neighbour, where it was not shipped as a file
+sys.path.append(str(Path(__file__).resolve().parent))  # for flights.py, if it was not shipped as a file
 
 from flights import DEAD_LETTER_TOPIC, process
 

@@ -1,9 +1,9 @@
-"""Load flights into an Iceberg table: a row per record, also where the record is not a flight.
+"""Load flights into an Iceberg table: one row per record, malformed ones included.
 
 Input: JSON flights as in ``flights.py``. ``delay`` is in minutes, negative when early; a flight without one
 was cancelled.
 
-A run does not create its table. This does, in a catalog in SQLite::
+A run does not create its table. This command does, in a catalog in SQLite::
 
     python spark_apps/flights_table.py sqlite:////srv/lake/catalog.db file:///srv/lake
 """
@@ -24,7 +24,7 @@ _SCHEMA = "date string, delay int, distance int, origin string, destination stri
 
 
 def process(df: DataFrame) -> DataFrame:
-    """Return one row of the table per input row, by the names of the table's columns.
+    """Return one row of the table per input row, with the table's column names.
 
     :param df: rows of the source topic, with the columns of Spark's Kafka source.
     """
@@ -48,7 +48,7 @@ def process(df: DataFrame) -> DataFrame:
 
 
 def create_table(catalog: Catalog) -> Table:
-    """Create the table, and its namespace, where they do not exist."""
+    """Create the table and its namespace, if they do not exist."""
     import pyarrow as pa
 
     columns = pa.schema(
@@ -60,7 +60,7 @@ def create_table(catalog: Catalog) -> Table:
             pa.field("distance", pa.int32()),
             # The value of a record that is not a flight.
             pa.field("malformed", pa.binary()),
-            # Where the row was read. By these two anybody can see that no record is here twice.
+            # The row's source record. These two columns show that no record is in the table twice.
             pa.field("source_partition", pa.int32(), nullable=False),
             pa.field("source_offset", pa.int64(), nullable=False),
         ]
@@ -78,7 +78,7 @@ def main() -> None:
     parser.add_argument("warehouse", help="where data files go")
     parser.add_argument("--catalog", default="iceberg_default", help="id of the connection of the Dag")
     given = parser.parse_args()
-    # Tables of a catalog in a database belong to the catalog's name, which is the connection's id.
+    # A SQL catalog's tables belong to the catalog's name, which is the connection's id.
     catalog = load_catalog(given.catalog, type="sql", uri=given.uri, warehouse=given.warehouse)
     print(create_table(catalog).schema())  # noqa: T201
 

@@ -1,4 +1,4 @@
-"""Amounts of orders: a DataFrame function that raises on records which are not orders."""
+"""Amounts of orders: a DataFrame function that raises on records that are not orders."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ if TYPE_CHECKING:
 
 
 def process(df: DataFrame) -> DataFrame:
-    """Return the amount of each order; the cast raises where it is not a number."""
+    """Return the amount of each order; the cast raises if it is not a number."""
     amount = F.get_json_object(F.col("value").cast("string"), "$.amount").cast("decimal(12, 2)")
     return df.select("key", amount.cast("string").alias("value"), "timestamp")

@@ -1,10 +1,10 @@
 """Large orders, Avro in and Avro out, in the wire format of Confluent's serializers: docs/schemas.md.
 
-Input: orders with item and price, each in the version of its schema that its producer used. Output: those
-of ``threshold`` and more, as :data:`LARGE_ORDER`, under the same key and event time.
+Input: orders with item and price, each in its producer's version of the schema. Output: those of
+``threshold`` and more, as :data:`LARGE_ORDER`, under the same key and event time.
 
-The registry is asked on the executors, once per schema and Spark task. Its user and password, where it has
-any, are in ``SCHEMA_REGISTRY_USER_INFO`` there (``user:password``): in no parameter, so in no plan and log.
+Executors query the registry, once per schema and Spark task. Its credentials, if it needs any, are in their
+environment variable ``SCHEMA_REGISTRY_USER_INFO`` (``user:password``): in no parameter, so in no plan or log.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ORDER = {
     "name": "Order",
     "fields": [{"name": "item", "type": "string"}, {"name": "price", "type": "double"}],
 }
-"""What this function knows of an order: whatever a writer's schema has besides is skipped."""
+"""The reader's schema: other fields of a writer's schema are skipped."""
 LARGE_ORDER = {
     "type": "record",
     "name": "LargeOrder",
@@ -37,7 +37,7 @@ LARGE_ORDER_SUBJECT = "orders-large-value"
 _NO_SUCH_SCHEMA = 40403
 
 _MAGIC, _HEAD = b"\x00", 5
-"""Magic byte and length of what stands before the datum: it, then the schema's id, big-endian."""
+"""Magic byte, and length of the header before the datum: magic byte, then schema id, big-endian."""
 
 
 @arrow_process
@@ -52,9 +52,9 @@ def process(batch: pa.RecordBatch, registry: str, threshold: float = 100.0) -> p
 def large_orders(
     batch: pa.RecordBatch, writer_of: Callable[[int], Any], schema_id: int, threshold: float
 ) -> pa.RecordBatch:
-    """Decode, select, encode.
+    """Return the large orders of a batch, decoded, selected and encoded.
 
-    :param writer_of: returns the parsed schema that has an id.
+    :param writer_of: returns the parsed schema for an id.
     :param schema_id: the id of :data:`LARGE_ORDER`.
     :raises ValueError: a record is not in the wire format.
     """
@@ -90,12 +90,12 @@ def _encoded(order: dict[str, Any], threshold: float, head: bytes, large: Any) -
 # -- the registry, on the executor ---------------------------------------------------------------------------
 
 
-# A plain dictionary: the module travels to the executors as code, with nothing that cannot be pickled.
+# A plain dictionary: the module is shipped to the executors by value, so everything must be picklable.
 _KNOWN: dict[tuple[str, int | str], Any] = {}
 
 
 def _writer(registry: str, number: int) -> Any:
-    """Return the parsed schema of an id, which is the same for ever."""
+    """Return the parsed schema of an id, which never changes."""
     parsed = _KNOWN.get((registry, number))
     if parsed is None:
         text = _asked(registry, lambda client: client.get_schema(number)).schema_str
@@ -104,7 +104,7 @@ def _writer(registry: str, number: int) -> Any:
 
 
 def _large_order(registry: str) -> int:
-    """Return the id of the schema that is written; it is registered where it is not yet."""
+    """Return the id of the output schema; registers it if necessary."""
     number = _KNOWN.get((registry, LARGE_ORDER_SUBJECT))
     if number is None:
         from confluent_kafka.schema_registry import Schema
@@ -116,10 +116,10 @@ def _large_order(registry: str) -> int:
 
 
 def _asked(registry: str, ask: Callable[[Any], Any]) -> Any:
-    """Ask the registry.
+    """Query the registry.
 
-    :raises ProcessFailed: it does not answer, or refuses: no record's fault, so it makes no dead letter.
-    :raises SchemaRegistryError: it has no such schema: the record that names it is wrong.
+    :raises ProcessFailed: it does not answer, or refuses: not a record's fault, so no dead letter.
+    :raises SchemaRegistryError: the schema does not exist: the record that names it is wrong.
     """
     from confluent_kafka.schema_registry import SchemaRegistryClient, SchemaRegistryError
 
@@ -132,5 +132,5 @@ def _asked(registry: str, ask: Callable[[Any], Any]) -> Any:
         if error.error_code == _NO_SUCH_SCHEMA:
             raise
         raise ProcessFailed(f"the schema registry {registry} refuses: {error.error_message}") from error
-    except Exception as error:  # of whichever HTTP library the client uses
+    except Exception as error:  # from whichever HTTP library the client uses
         raise ProcessFailed(f"the schema registry {registry} does not answer: {error}") from error

@@ -1,4 +1,4 @@
-"""Build hook: the test equipment reaches into the package and asks for the version it was made with."""
+"""Build hook: the test equipment uses internals of the package and requires exactly its own version."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from hatchling.metadata.plugin.interface import MetadataHookInterface
 
 
 class SameVersion(MetadataHookInterface):
-    """Sets the dependencies."""
+    """Sets the distribution's dependencies."""
 
     def update(self, metadata: dict[str, Any]) -> None:
-        """Name the package itself by its version, and what else is imported."""
+        """Require the package at the same version, and everything else that is imported."""
         metadata["dependencies"] = [
             f"airflow-eos=={metadata['version']}",
             "confluent-kafka>=2.16",
@@ -19,7 +19,7 @@ class SameVersion(MetadataHookInterface):
             "kafka-python>=3.0.12,<3.1",
             "numpy>=1.26",
             "pyarrow>=18",
-            # Of any line that has an extra of the package: pyspark40, pyspark41 or pyspark42 chooses one.
+            # Any version that the package has an extra for: pyspark40, pyspark41 or pyspark42 chooses one.
             "pyspark[connect]>=4.0,<4.3",
             "pytest>=8",
             "typing-extensions>=4.10",

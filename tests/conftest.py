@@ -24,7 +24,7 @@ __all__ = ["embedded_kafka", "embedded_kafka_cluster", "kafka_topic", "pytest_ru
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Count the minutes, share what is costly, start Spark quickly: here and in all that is started here."""
+    """Register the plugins, and make Spark start quickly, here and in all child processes."""
     config.pluginmanager.register(AirflowVersions(), "Airflow versions")
     config.pluginmanager.register(TimeBudget(), "time budget")
     config.pluginmanager.register(SideBySide(), "side by side")
@@ -34,12 +34,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Let the garbage collector pass over modules and thousands of tests, which stay; and look less often."""
+    """Exempt modules and thousands of tests from garbage collection, as they stay, and collect less often."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000)
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
-    """Name bytes by their parameter: batches hold the time, and all workers must collect the same names."""
+    """Name bytes by their parameter: batches contain timestamps, but all workers must collect equal names."""
     return argname if isinstance(val, bytes | bytearray | memoryview) else None

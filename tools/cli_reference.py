@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Write the reference in docs/cli.md from the commands' definition: ``python tools/cli_reference.py``.
 
-What stands above the mark is written by hand and stays. A test compares the rest with the definition.
+The part above the mark is written by hand and kept. A test compares the rest with the definition.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MARK = "<!-- Below this line: made by tools/cli_reference.py. -->\n"
 
 
 def render(commands: Any, common: Any) -> str:
-    """Return the reference; an option that several commands have is explained once."""
+    """Return the reference; an option that several commands share is explained once."""
     items = Counter(_item(option) for command in commands for option in command.options)
     shared = [item for item, count in items.items() if count > 1]
     parts = [
@@ -38,7 +38,7 @@ def _listed(items: Iterable[tuple[str, str]]) -> str:
 
 
 def _item(option: Any) -> tuple[str, str]:
-    """Return how an option is written, and what it says."""
+    """Return an option's usage and help text."""
     return _usage(option), _help(option)
 
 

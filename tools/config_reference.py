@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Write docs/configuration.md from the provider info: ``python tools/config_reference.py``.
 
-A test compares the page with what this makes of the current provider info.
+A test compares the page with the tool's output for the current provider info.
 """
 
 from __future__ import annotations

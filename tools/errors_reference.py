@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Write docs/errors.md from the classes of ``airflow_eos.exceptions``: ``python tools/errors_reference.py``.
 
-What stands above the mark is written by hand and stays. A test compares the rest with the classes.
+The part above the mark is written by hand and kept. A test compares the rest with the classes.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "errors.md"
 MARK = "<!-- Below this line: made by tools/errors_reference.py. -->\n"
 _NOTHING = "This try committed nothing."
-"""Of ``Safe``: said in two words."""
+"""Text of ``Safe`` that the page abbreviates to "nothing committed"."""
 _LABEL = re.compile(r"^(Safe|Do): ")
 
 
 def render(exceptions: Any, retry_after: Any, exit_codes: Any) -> str:
     """Return the reference.
 
-    :param exceptions: the module that has the classes.
-    :param retry_after: returns what the retry policy does after a class of errors.
-    :param exit_codes: exit code by the kind of process that an error ends.
+    :param exceptions: the module with the classes.
+    :param retry_after: returns the retry policy's action for a class of errors.
+    :param exit_codes: exit codes by the kind of process that an error ends.
     """
     kinds = classes(exceptions)
     codes = ", ".join(f"{process} with {code}" for process, code in exit_codes.items())
@@ -36,14 +36,14 @@ def render(exceptions: Any, retry_after: Any, exit_codes: Any) -> str:
 
 
 def classes(exceptions: Any) -> list[type]:
-    """Return the classes of the module, each behind its base."""
+    """Return the classes of the module, each after its base."""
     own = [kind for kind in vars(exceptions).values() if inspect.isclass(kind)]
     own = [kind for kind in own if kind.__module__ == exceptions.__name__]
     return _with_subclasses(exceptions.EosError, own)
 
 
 def paragraphs(kind: type) -> dict[str, str]:
-    """Return what a class's own docstring says: ``What`` and, where it has them, ``Safe`` and ``Do``."""
+    """Return the paragraphs of a class's own docstring: ``What`` and, if present, ``Safe`` and ``Do``."""
     texts: dict[str, list[str]] = {"What": []}
     label = "What"
     for line in inspect.cleandoc(kind.__doc__ or "").splitlines():
@@ -66,7 +66,7 @@ def commands(text: str) -> list[str]:
 
 
 def exit_codes() -> dict[str, str]:
-    """Return the exit code by the kind of process that an error ends."""
+    """Return the exit codes by the kind of process that an error ends."""
     from airflow_eos.cli.definition import REFUSED
     from airflow_eos.engine.application import FAILED_CODE
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Write docs/llms.txt, the pages for language models, from docs/index.md: ``python tools/llms_txt.py``.
 
-Its form is that of llmstxt.org: a title, a summary, sections with links to Markdown. A test compares it.
+The format is that of llmstxt.org: a title, a summary, sections with links to Markdown. A test compares it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _LEFT_OUT = ("Example Dags", "Words")
 
 
 def render(index: str) -> str:
-    """Return the list that belongs to an index page."""
+    """Return the page for an index page."""
     title, summary, *rest = index.split("\n\n")
     sections = ["", *re.split(r"^(?=## )", "\n\n".join(rest), flags=re.MULTILINE)]
     kept = [text.strip() for text in sections if text.strip() and not text.startswith(_headings())]

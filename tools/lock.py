@@ -1,10 +1,10 @@
-"""Resolve pyproject.toml anew for several Pythons and print the result as ``constraints.txt``.
+"""Resolve pyproject.toml for several Python versions and print the result as ``constraints.txt``.
 
 ::
 
     python tools/lock.py --also pyspark==4.2.0 python3.10 python3.11 python3.12 python3.13 > constraints.txt
 
-A package that resolves alike everywhere gets one line; else each version carries a ``python_version`` marker.
+A package that resolves equally everywhere gets one line; else each version gets a ``python_version`` marker.
 ``--also`` adds a requirement that pyproject.toml cannot express: pyspark and pyspark-client, which the Spark
 provider installs into the same folder, must have the same version.
 """
@@ -25,12 +25,12 @@ OWN_NAMES = ("airflow-eos", "airflow-eos-testing")
 
 
 def resolve(python: str, also: list[str]) -> tuple[str, dict[str, str]]:
-    """Return ``("3.11", {"name": "version"})`` as a fresh environment of this Python would hold."""
+    """Return ``("3.11", {"name": "version"})``: the content of a fresh environment of this Python."""
     code = "import sys; print('%d.%d' % sys.version_info[:2])"
     version = subprocess.run([python, "-c", code], check=True, capture_output=True, text=True).stdout.strip()
     with tempfile.TemporaryDirectory() as scratch:
         report = Path(scratch) / "report.json"
-        # In an environment of its own: pip of the caller's may be too old, or absent.
+        # In an environment of its own: the caller's pip may be too old, or missing.
         subprocess.run([python, "-m", "venv", f"{scratch}/venv"], check=True)
         pip = [f"{scratch}/venv/bin/python", "-m", "pip", "install", "--quiet"]
         subprocess.run([*pip, "pip>=25.1"], check=True, stdout=sys.stderr)  # for dependency groups
@@ -52,7 +52,7 @@ def canonical(name: str) -> str:
 
 
 def merge(resolved: dict[str, dict[str, str]]) -> list[str]:
-    """Lines ``name==version``, with a marker where the Pythons differ.
+    """Return lines ``name==version``, with a marker if the Pythons differ.
 
     :param resolved: packages by Python version, as :func:`resolve` returns them.
     """
@@ -70,7 +70,7 @@ def merge(resolved: dict[str, dict[str, str]]) -> list[str]:
 
 
 def _marker(members: list[str], pythons: list[str]) -> str:
-    """Cover a run of neighbouring versions by bounds, so that a later Python gets the newest pins."""
+    """Return a marker; bounds for consecutive versions, so that a later Python gets the newest pins."""
     first, last = pythons.index(members[0]), pythons.index(members[-1])
     if members != pythons[first : last + 1]:
         return " or ".join(f"python_version == '{member}'" for member in members)

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Run the tests on other versions of Python, Airflow, Spark and Kafka: ``python tools/matrix.py [CELL ...]``.
 
-Each cell has an environment below ``.cache/matrix``, and is what CI runs (``constraints.txt``) with one thing
-different. Results are kept in ``docs/matrix.json``, with what did not run; ``docs/versions.md`` shows them. A
-cell's environment is removed when its tests are over; ``--keep`` leaves it for the next call.
+Each cell has an environment below ``.cache/matrix`` and differs from CI (``constraints.txt``) in one version.
+Results are kept in ``docs/matrix.json``; ``docs/versions.md`` shows them, with cells that did not run. A
+cell's environment is removed after its tests; ``--keep`` leaves it for the next call.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ RESULTS, PAGE = ROOT / "docs" / "matrix.json", ROOT / "docs" / "versions.md"
 BEGIN, END = "<!-- matrix: begin -->", "<!-- matrix: end -->"
 NOT_RUN, NOT_BUILT = "not run", "not built"
 SECONDS = 3600
-"""Of one group of tests."""
+"""Time-out of one group of tests."""
 
 _FAST = ("-m", "not chaos and not jvm and not search")
 GROUPS: dict[str, tuple[str, ...]] = {
@@ -37,31 +37,31 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "a guarantee": ("tests/guarantees/test_delivery.py::test_one_transaction_is_exact_after_the_same_crash",),
     "a scheduler": ("tests/system/test_runs_under_a_scheduler.py",),
 }
-"""Arguments of pytest by column of the table."""
+"""pytest's arguments by column of the table."""
 WITHOUT_BROKER = ("units", "protocol")
-"""Groups that start no broker: cells that differ by Kafka alone leave them to :data:`CI_CELL`."""
+"""Groups that start no broker: cells that differ only in Kafka leave them to :data:`CI_CELL`."""
 CI_CELL = "python-3.11"
-"""The cell that is what CI runs."""
+"""The cell that CI runs."""
 SHOWN = {"Python": "", "Airflow": "apache-airflow-core", "PySpark": "pyspark", "pandas": "pandas"}
-"""Columns with versions, and the distributions that have them."""
+"""Version columns, and the distribution of each."""
 
 WITHOUT_CLIENT = ("4.3",)
-"""Lines of Spark that have no ``pyspark-client``: PySpark is installed alone, whatever a package requires."""
+"""Spark versions without ``pyspark-client``: PySpark is installed alone, whatever a package requires."""
 BOUNDED = ("pydantic", "pydantic-core", "svcs")
-"""Packages whose newest release the lowest of others allow, and do not start with."""
+"""Packages whose newest release the lowest versions of others allow, but do not start with."""
 BOUNDED_BY_OLDEST_AIRFLOW = "pyjwt<2.11"
 """Airflow 3.1.6 signs tokens without an issuer, which later releases refuse."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One combination.
+    """One combination of versions.
 
     :param python: interpreter.
-    :param airflow: ``3.1`` takes ``constraints-airflow-3.1.txt``; empty: that of ``constraints.txt``.
-    :param spark: minor version; empty: that of ``constraints.txt``.
-    :param kafka: whole version of the brokers; empty: the default of the test equipment.
-    :param pins: ``constraints``; ``none``: the newest of everything; ``lowest``: that pyproject.toml admits.
+    :param airflow: ``3.1`` uses ``constraints-airflow-3.1.txt``; empty: the version of ``constraints.txt``.
+    :param spark: minor version; empty: the version of ``constraints.txt``.
+    :param kafka: full version of the brokers; empty: the default of the test equipment.
+    :param pins: ``constraints``; ``none``: newest versions; ``lowest``: lowest that pyproject.toml admits.
     """
 
     name: str
@@ -83,21 +83,21 @@ CELLS = (
 
 
 def groups_of(cell: Cell) -> tuple[str, ...]:
-    """Return the groups of tests that a cell has a result of its own for."""
+    """Return the groups of tests that run in a cell."""
     return tuple(group for group in GROUPS if not (cell.kafka and group in WITHOUT_BROKER))
 
 
 class NotBuilt(Exception):
-    """The environment of a cell cannot be made; says why in one line."""
+    """The environment of a cell cannot be created; gives the reason in one line."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """What became of a cell.
+    """The result of a cell.
 
-    :param date: of the run, ISO 8601; empty where it did not run.
-    :param versions: by column.
-    :param outcomes: by group, ``12 passed`` or what pytest counted, or why there is none.
+    :param date: date of the run, ISO 8601; empty if it did not run.
+    :param versions: versions by column.
+    :param outcomes: by group, pytest's counts such as ``12 passed``, or why there are none.
     """
 
     date: str
@@ -106,7 +106,7 @@ class Result:
 
 
 def constraints(cell: Cell) -> str:
-    """Return the pins of a cell: lines of constraints.txt, some of them replaced."""
+    """Return the pins of a cell: lines of constraints.txt, some replaced."""
     if cell.pins == "none":
         return ""
     if cell.pins == "lowest":  # the lowest Airflow is a 3.1
@@ -124,7 +124,7 @@ def constraints(cell: Cell) -> str:
 
 
 def overrides(cell: Cell) -> str:
-    """Return what is installed in place of requirements that packages have: lines for uv's ``--override``."""
+    """Return replacements for packages' own requirements: lines for uv's ``--override``."""
     if cell.spark not in WITHOUT_CLIENT:
         return ""
     never = "python_version < '3'"
@@ -132,9 +132,9 @@ def overrides(cell: Cell) -> str:
 
 
 def build(cell: Cell, home: Path) -> Path:
-    """Make the environment of a cell, or take that of ``make setup``, and return its interpreter.
+    """Create the environment of a cell, or reuse that of ``make setup``, and return its interpreter.
 
-    :raises NotBuilt: there is no such interpreter, or packages do not go together.
+    :raises NotBuilt: the interpreter is missing, or packages conflict.
     """
     if cell == Cell(cell.name, airflow=cell.airflow, kafka=cell.kafka):
         _call([str(ROOT / "tools" / "setup")], AIRFLOW=cell.airflow)
@@ -158,7 +158,7 @@ def build(cell: Cell, home: Path) -> Path:
         extras.append(f"pyspark{cell.spark.replace('.', '')}")
     wanted = [f".[{','.join(extras)}]", "./testing[platform]"]
     editable = [part for name in wanted for part in ("--editable", name)]
-    if cell.pins == "lowest":  # the tools of the tests are today's: they do not run beside Dags
+    if cell.pins == "lowest":  # test tools are the newest: they do not run together with Dags
         _call([*install, "--resolution", "lowest-direct", "--constraint", str(home / "pins.txt"), *editable])
         editable = []
     _call([*install, "--constraint", str(home / "pins.txt"), "--group", "dev", *editable])
@@ -167,7 +167,7 @@ def build(cell: Cell, home: Path) -> Path:
 
 
 def _uv() -> str:
-    """Return the command, from an environment of its own: in a cell, a dependency may replace it."""
+    """Return uv's path, in an environment of its own: in a cell's, a dependency may replace it."""
     home = FOLDER / "uv"
     if not (home / "bin" / "uv").exists():
         _call([sys.executable, "-m", "venv", str(home)])
@@ -176,7 +176,7 @@ def _uv() -> str:
 
 
 def _starts(python: str) -> bool:
-    """Tell whether there is such an interpreter; a version manager may have the name alone."""
+    """Return whether the interpreter starts; a version manager may have a shim without a version."""
     if shutil.which(python) is None:
         return False
     return subprocess.run([python, "-c", ""], capture_output=True, check=False).returncode == 0
@@ -191,7 +191,7 @@ def _call(command: list[str], **env: str) -> None:
 
 
 def run(cell: Cell, group: str) -> Result:
-    """Make or take the environment of a cell, run a group of tests in it, and return what they came to."""
+    """Create or reuse the environment of a cell, run a group of tests in it, and return the result."""
     today = dt.datetime.now(dt.timezone.utc).date().isoformat()
     try:
         python = build(cell, FOLDER / cell.name)
@@ -201,9 +201,9 @@ def run(cell: Cell, group: str) -> Result:
 
 
 def merged(before: Result, new: Result) -> Result:
-    """Return what is known of a cell after another run: a group keeps its outcome until it runs again.
+    """Return a cell's result after another run: a group keeps its outcome until it runs again.
 
-    Outcomes of other versions do not stay; where an environment could not be made, those of earlier runs do.
+    Outcomes of other versions are dropped; if no environment could be created, earlier outcomes are kept.
     """
     if any(NOT_BUILT in outcome for outcome in new.outcomes.values()):
         if any(NOT_BUILT not in outcome for outcome in before.outcomes.values()):
@@ -224,7 +224,7 @@ def run_group(cell: Cell, python: Path, group: str) -> str:
     }
     if cell.kafka:
         env["EOS_KAFKA_VERSION"] = cell.kafka
-    # The plugin of an old anyio does not load in today's pytest, and no test needs it.
+    # The plugin of an old anyio does not load in a current pytest, and no test needs it.
     command = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:anyio", *GROUPS[group]]
     if cell.spark in ("4.0", "4.1"):  # PySpark leaves the sockets of results to the garbage collector
         command += ["-W", "ignore:unclosed <socket:ResourceWarning"]
@@ -234,12 +234,12 @@ def run_group(cell: Cell, python: Path, group: str) -> str:
         try:
             subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, check=False, **options)
         except subprocess.TimeoutExpired:
-            return f"not over after {SECONDS} s"
+            return f"timed out after {SECONDS} s"
     return counted(log.read_text())
 
 
 def counted(text: str) -> str:
-    """Return what pytest counted, from its output: ``2 failed, 12 passed``; what it left out is not in it."""
+    """Return the counts in pytest's output, as ``2 failed, 12 passed``, without skipped tests."""
     lines = re.findall(r"^(?:=+ )?((?:\d+ \w+(?:, )?)+) in [\d.]+s", text, re.MULTILINE)
     if not lines:
         return "ended without a count"
@@ -248,13 +248,13 @@ def counted(text: str) -> str:
 
 
 def versions_asked(cell: Cell) -> dict[str, str]:
-    """Return the versions that a cell is about."""
+    """Return the versions that define a cell."""
     versions = {"Python": cell.python.removeprefix("python"), "Airflow": cell.airflow, "PySpark": cell.spark}
     return {**versions, "pandas": "", "Kafka": cell.kafka}
 
 
 def versions_of(cell: Cell, python: Path) -> dict[str, str]:
-    """Return the versions that an environment has."""
+    """Return the versions that are installed in an environment."""
     code = (
         "import json, sys, importlib.metadata as known\n"
         "print(json.dumps([name and known.version(name) or sys.version.split()[0] for name in sys.argv[1:]]))"
@@ -290,12 +290,12 @@ def render(results: Mapping[str, Result]) -> str:
 
 
 def _shown(outcome: str) -> str:
-    """Return what a cell shows: the number alone where every test passed."""
+    """Return the text of a cell: only the number if every test passed."""
     return re.sub(r"^(\d+) passed$", r"\1", outcome)
 
 
 def with_table(page: str, table: str) -> str:
-    """Return the page with this table between its marks."""
+    """Return the page with the table between its marks."""
     before, _, rest = page.partition(BEGIN)
     return f"{before}{BEGIN}\n{table}\n{END}{rest.partition(END)[2]}"
 

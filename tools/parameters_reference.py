@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Write docs/parameters.md from signatures and docstrings: ``python tools/parameters_reference.py``.
 
-A test compares the page with what this makes of the current code, and asks that every parameter is explained.
+A test compares the page with the tool's output for the current code; every parameter must have a text.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _PARAM = re.compile(r":param (\w+): *(.*?)(?=\n *:(?:param|raises|returns)\b|\n\
 _ROLE = re.compile(r":(?:class|func|mod|meth|data|attr):`~?([^`]*)`")
 _TEMPLATED = r"\*"
 _HIDDEN = ("self", "kwargs", "args")
-_WITHOUT_USE = {
+_NOT_LISTED = {
     "ReplayOffsetRangesOperator": ("ranges", "allowed_lateness", "partition_duration", "accept_deleted"),
     "RunSpec": ("round", "task", "try_number"),  # set by the engine and by Airflow's operators
 }
@@ -61,7 +61,7 @@ def render(package: Any) -> str:
 
 
 def unexplained(package: Any) -> list[str]:
-    """Return the parameters of our own signatures that no docstring explains."""
+    """Return the parameters of this package's signatures that no docstring explains."""
     classes = [getattr(package, name) for names in GROUPS.values() for name in names]
     return [
         f"{operator.__name__}.{name}"
@@ -72,7 +72,7 @@ def unexplained(package: Any) -> list[str]:
 
 
 def _section(operator: type, items: dict[str, str], earlier: dict[str, dict[str, str]]) -> str:
-    """Return heading, summary and list; parameters of an earlier class are named, not repeated."""
+    """Return heading, summary and list; refers to an earlier class for shared parameters."""
     parts = [f"### {operator.__name__}", _markdown((inspect.getdoc(operator) or "").partition("\n\n")[0])]
     own, shared = items, []
     for name, others in earlier.items():
@@ -89,7 +89,7 @@ def _section(operator: type, items: dict[str, str], earlier: dict[str, dict[str,
 
 
 def _is_same(operator: type, item: str, other: str | None) -> bool:
-    """Whether an earlier class has the same parameter; in a class without templates it is not templated."""
+    """Return whether an earlier class has the same parameter, ignoring templating if this class has none."""
     if other and not hasattr(operator, "template_fields"):
         other = other.replace(_TEMPLATED, "", 1)
     return item == other
@@ -103,7 +103,7 @@ def _items(operator: type) -> dict[str, str]:
     items = {}
     for name in names:
         text = _markdown(explained.get(name, "")).replace("(templated)", "").strip()
-        # What Airflow's own class takes may differ between its versions.
+        # Parameters of Airflow's own classes may differ between its versions.
         facts = _declared(operator, own[name]) if name in own else f"`{name}`, as Airflow has it"
         items[name] = f"- {facts}{_TEMPLATED if name in templated else ''}: {text}"
     return items
@@ -115,7 +115,7 @@ def _own(operator: type) -> dict[str, inspect.Parameter]:
     for base in operator.__mro__:
         if base.__module__.startswith("airflow_eos") and "__init__" in vars(base):
             for name, parameter in inspect.signature(vars(base)["__init__"]).parameters.items():
-                if name not in (*_HIDDEN, *_WITHOUT_USE.get(operator.__name__, ())):
+                if name not in (*_HIDDEN, *_NOT_LISTED.get(operator.__name__, ())):
                     parameters.setdefault(name, parameter)
     return dict(sorted(parameters.items(), key=lambda item: item[1].default is not inspect.Parameter.empty))
 
@@ -125,7 +125,7 @@ def _explained(operator: type) -> dict[str, str]:
     for base in operator.__mro__:
         if base.__module__.startswith("airflow_eos"):
             for name, text in _PARAM.findall(vars(base).get("__doc__") or ""):
-                if name not in (*_HIDDEN, *_WITHOUT_USE.get(operator.__name__, ())):
+                if name not in (*_HIDDEN, *_NOT_LISTED.get(operator.__name__, ())):
                     texts.setdefault(name, text)
     return texts
 

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """Keep translated pages beside the English ones: ``python tools/translations.py``.
 
-Under each heading of a translated page stands a comment with the heading of the English section and a digest
-of its text. A section whose English text has changed since is marked as out of date, with today's code
-blocks; one that is new is put in, in English; one that is gone is taken out. After a translation say what is
+Under each heading of a translated page is a comment with the heading of the English section and a digest of
+its text. A section whose English text has changed since is marked as out of date and gets the current code
+blocks; a new one is inserted in English; a removed one is deleted. After translating, declare the sections
 done::
 
     python tools/translations.py --translated README.ko.md Install
 
-Without headings all sections of the page are. A test fails where this would change a page.
+Without headings, all sections of the page are. A test fails if the tool would change a page.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _CODE = re.compile(r"^```\w*\n.*?^```$", re.MULTILINE | re.DOTALL)
 class Section:
     """A heading and the text up to the next one.
 
-    :param heading: the line, with its ``#``.
-    :param text: what stands below it, without the comment and the mark.
-    :param source: the English heading, without ``#``; of an English section its own.
-    :param digest: of the English section that was translated; of an English section its own.
-    :param marked: whether it says that it is out of date.
+    :param heading: the heading line, with its ``#``.
+    :param text: the text below it, without the comment and the mark.
+    :param source: the English heading, without ``#``; an English section's own.
+    :param digest: digest of the English section that was translated; an English section's own.
+    :param marked: whether it is marked as out of date.
     """
 
     heading: str
@@ -57,7 +57,7 @@ class Section:
 
 
 def parts(page: str) -> list[tuple[str, str]]:
-    """Return heading line and text of each section; headings inside code blocks are none."""
+    """Return heading line and text of each section; headings inside code blocks do not count."""
     sections: list[tuple[str, list[str]]] = []
     fenced = False
     for line in page.splitlines(keepends=True):
@@ -80,7 +80,7 @@ def english(page: str) -> list[Section]:
 def translated(page: str) -> list[Section]:
     """Return the sections of a translated page.
 
-    :raises SystemExit: one has no comment that names its English section.
+    :raises SystemExit: a section has no comment that names its English section.
     """
     sections = []
     for heading, text in parts(page):
@@ -105,9 +105,9 @@ def render(sections: list[Section]) -> str:
 
 
 def updated(source: str, page: str, done: Collection[str] | None = ()) -> str:
-    """Return a translated page in the order and with the code blocks of its English page.
+    """Return a translated page with the section order and code blocks of its English page.
 
-    :param done: English headings of sections that are translated now; None: all of them.
+    :param done: English headings of sections whose translation is now current; None: all of them.
     """
     translations = {section.source: section for section in translated(page)}
     sections = []
@@ -120,7 +120,7 @@ def updated(source: str, page: str, done: Collection[str] | None = ()) -> str:
 
 
 def _with_code(section: Section, blocks: list[str]) -> Section:
-    """Return a section with other code blocks; where their number differs they cannot be put in place."""
+    """Return a section with other code blocks; unchanged if their number differs."""
     if len(section.code) != len(blocks):
         return section
     following = iter(blocks)

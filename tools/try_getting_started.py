@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Do what docs/getting-started.md says, with what is installed: ``python tools/try_getting_started.py PAGE``.
+"""Follow docs/getting-started.md with the installed packages: ``python tools/try_getting_started.py PAGE``.
 
 Broker, records, Dag and commands of its sections 2 to 4 and 6 are taken from the page, in their order.
-Airflow and the broker run on free ports. The Python that runs this has ``airflow-eos[pyspark42,testing]``.
+Airflow and the broker run on free ports. This Python must have ``airflow-eos[pyspark42,testing]`` installed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _BLOCK = re.compile(r"```(console|python)\n(.*?)```", re.DOTALL)
 
 
 def block(page: str, language: str, begin: str) -> str:
-    """Return the only code block of the page that begins so.
+    """Return the page's only code block that begins with ``begin``.
 
     :raises SystemExit: there is none, or there are several: the page has changed.
     """
@@ -42,7 +42,7 @@ def commands(text: str) -> list[list[str]]:
 def airflow_commands(airflow: AirflowStandalone, text: str) -> None:
     """Run the ``airflow`` commands of a block.
 
-    :raises SystemExit: one fails; with what it printed.
+    :raises SystemExit: one fails; with its output.
     """
     for program, *arguments in commands(text):
         assert program == "airflow", program
@@ -53,7 +53,7 @@ def airflow_commands(airflow: AirflowStandalone, text: str) -> None:
 
 
 def wait_for_success(airflow: AirflowStandalone, dag: str) -> None:
-    """Wait until the Dag's only run is a success.
+    """Wait until the Dag's only run succeeds.
 
     :raises SystemExit: it fails, or takes longer than five minutes.
     """

@@ -1,4 +1,4 @@
-"""``airflow eos``: the commands as Airflow registers them, through the provider info."""
+"""``airflow eos``: the commands in the form that Airflow registers, through the provider info."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from airflow_eos.cli.outcome import Gauge
 from airflow_eos.model.spec import Deployment
 
 _LONGEST_TAG = 200  # Airflow drops a metric of more than 250 characters with its tag
-_NOT_CARRIED = re.compile(r"[^A-Za-z0-9_./-]")
+_INVALID_IN_TAG = re.compile(r"[^A-Za-z0-9_./-]")
 
 _CONN_ID = option("--conn-id", "connection of type kafka, default: kafka_default", default="kafka_default")
 
@@ -51,7 +51,7 @@ def _options(command: Command) -> tuple[Option, ...]:
 
 
 def _argument(option: Option) -> Any:
-    # Airflow's help reads [...] as markup of Rich.
+    # Airflow's help interprets [...] as Rich markup.
     return Arg((option.flag,), help=option.help.replace("[", r"\["), **option.settings)
 
 
@@ -64,7 +64,7 @@ def _carry_out(command: Command, options: argparse.Namespace) -> None:
 
 
 def _prepared(command: Command, options: argparse.Namespace) -> Deployment | None:
-    """Add what Airflow's configuration says to the options, and return the target."""
+    """Add settings of Airflow's configuration to the options, and return the target."""
     from airflow_eos import settings
     from airflow_eos.hooks.table_connections import with_connection
 
@@ -77,23 +77,23 @@ def _prepared(command: Command, options: argparse.Namespace) -> Deployment | Non
 
 
 def _send_gauges(gauges: Iterable[Gauge]) -> None:
-    """Send metrics as tasks do, by section [metrics]; the OpenTelemetry client sends them when this ends."""
+    """Send metrics like tasks, by section [metrics]; the OpenTelemetry client sends them at exit."""
     from airflow_eos.compat import conf, initialize_stats, stats
 
     initialize_stats()
     clients = ("statsd_on", "statsd_datadog_enabled")
     by_statsd = any(conf.getboolean("metrics", name, fallback=False) for name in clients)
     for name, value, tags in gauges:
-        carried = {tag: _carried(text) for tag, text in tags.items()} if by_statsd else dict(tags)
-        stats.gauge(name, value, tags=carried)
+        valid = {tag: _valid_in_statsd(text) for tag, text in tags.items()} if by_statsd else dict(tags)
+        stats.gauge(name, value, tags=valid)
 
 
-def _carried(text: str) -> str:
-    """Return a tag's value as StatsD can carry it: Airflow drops the metric, or the tag, of any other.
+def _valid_in_statsd(text: str) -> str:
+    """Return a tag value that is valid in StatsD: Airflow drops the metric or tag of any other value.
 
-    A digest tells values apart that are equal without the characters that are replaced.
+    A digest distinguishes values that would be equal after the replacement of characters.
     """
-    kept = _NOT_CARRIED.sub("_", text)[:_LONGEST_TAG]
+    kept = _INVALID_IN_TAG.sub("_", text)[:_LONGEST_TAG]
     if kept == text:
         return text
     digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
@@ -110,7 +110,7 @@ def _target(options: argparse.Namespace) -> Deployment:
         kafka = KafkaEosHook(options.conn_id).get_config()
     except ConfigurationError:
         raise
-    except Exception as error:  # Airflow's own, when there is no such connection
+    except Exception as error:  # Airflow's own, if there is no such connection
         raise ConfigurationError(f"connection {options.conn_id!r}: {error}") from error
     ledger = settings.default_ledger()
     return Deployment(

@@ -1,4 +1,4 @@
-"""The functions of the commands: each takes a target and its options, and returns an outcome."""
+"""The functions of the commands: each takes a deployment and its options, and returns an outcome."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def init(target: Deployment, options: Namespace) -> Outcome:
 
 
 def doctor(target: Deployment, options: Namespace) -> Outcome:
-    """Check everything; 3 when a check fails."""
+    """Check everything; exit code 3 if a check fails."""
     tables = [_table(name, options) for name in options.table]
     unconnected = [table for table in tables if isinstance(table, Check)]
     checked = DoctorOptions(
@@ -88,7 +88,7 @@ def doctor(target: Deployment, options: Namespace) -> Outcome:
 
 
 def _table(name: str, options: Namespace) -> SinkTable | Check:
-    """Return a table with the properties of its connection, or the failed check of one that has none."""
+    """Return a table with the properties of its connection, or a failed check if it has no valid one."""
     try:
         table = PostgresTable.named(name) or DeltaTable.named(name) or IcebergTable(name, options.catalog)
     except ConfigurationError as error:
@@ -101,7 +101,7 @@ def _table(name: str, options: Namespace) -> SinkTable | Check:
 
 
 def _connected(options: Namespace, table: Any) -> Any:
-    """Return a table with the properties of its connection; of Delta Lake an option names it."""
+    """Return a table with the properties of its connection; for Delta Lake an option names it."""
     if isinstance(table, DeltaTable) and table.store is not None:
         table = replace(table, connection=None if options.storage == NO_CONNECTION else options.storage)
     return options.connected(table)
@@ -150,7 +150,7 @@ def ledger(target: Deployment, options: Namespace) -> Outcome:
             f"the ledger {target.ledger.topic!r} has no record of the key {options.key!r}; "
             "`airflow eos ledger` lists all"
         )
-    if options.pipeline:  # in one partition: the log has their order
+    if options.pipeline:  # all in one partition, so offsets have their order
         records.sort(key=attrgetter("offset"))
     else:
         records.sort(key=lambda record: (_staged_at(record.value), record.key))
@@ -186,7 +186,7 @@ def record_row(record: LedgerRecord) -> Row:
 
 
 def verify(target: Deployment, options: Namespace) -> Outcome:
-    """Read output again; 3 when something does not match."""
+    """Read output again; exit code 3 if something does not match."""
     records, unreadable = run_records(target, options.pipeline)
     if not records and not unreadable:
         raise no_such_pipeline(target, options.pipeline)
@@ -260,11 +260,11 @@ def repair(target: Deployment, options: Namespace) -> Outcome:
 
 
 def dismiss(target: Deployment, options: Namespace) -> Outcome:
-    """Make a key unused."""
+    """Dismiss a record or an INTENT, so that its key is unused."""
     is_routed = options.key not in (keys.LEDGER_IDENTITY_KEY, keys.SIGNED_KEY)
     if not options.key or options.routing is None or (is_routed and not options.routing):
         raise WrongUsage("give --key and --routing")
-    # An INTENT of a run names the table that has to be asked.
+    # An INTENT of a run names the table to check.
     if options.key.startswith(keys.INTENTS) and not is_dismissible(
         target, options.key, routing=options.routing
     ):
@@ -284,15 +284,15 @@ def _dismiss_intent(target: Deployment, options: Namespace) -> Outcome:
         connected: SinkTable = _connected(options, table)
         return connected
 
-    vouched = None if options.table_gone else table_of
+    lookup = None if options.table_gone else table_of
     intent = dismiss_intent(
-        target, options.key, vouched, routing=options.routing, execute=options.yes
+        target, options.key, lookup, routing=options.routing, execute=options.yes
     ).to_dict()
     return Outcome(intent, {"intent": [intent]})
 
 
 def sign(target: Deployment, options: Namespace) -> Outcome:
-    """Record from which offsets on the ledger is signed."""
+    """Record the offsets from which the ledger is signed."""
     signed = sign_ledger(target, execute=options.yes)
     rows: list[Row] = [
         {"partition": partition, "unsigned below": offset}
@@ -367,7 +367,7 @@ def _ranges(options: Namespace) -> Cursor | Interval:
 
 
 def _whole_interval(options: Namespace) -> Interval:
-    """Return the interval in UTC; ends without a zone of their own are in that of ``--timezone``."""
+    """Return the interval in UTC; ends without a time zone are in that of ``--timezone``."""
     start, end = (_moment("--interval", text, options.timezone) for text in options.interval)
     try:
         return Interval(start, end)
@@ -376,11 +376,11 @@ def _whole_interval(options: Namespace) -> Interval:
 
 
 def _moment(option: str, text: str, timezone: str | None) -> dt.datetime:
-    """Return an ISO day or time in UTC; without a zone of its own it is in ``timezone``."""
+    """Return an ISO day or time in UTC; without a time zone it is in ``timezone``."""
     import pendulum
 
     try:
-        # "now" and times of day are of this machine's clock; a run that asks again would get another one.
+        # "now" and times of day depend on this machine's clock: the same command would mean another time.
         moment = None if text == "now" else pendulum.parse(text, exact=True, tz=None)
     except ValueError as error:
         raise WrongUsage(f"{option} {text!r} is not an ISO time: {error}") from error

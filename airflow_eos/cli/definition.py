@@ -1,4 +1,4 @@
-"""The commands: names, options, help. argparse and Airflow's own parser read it; imports nothing heavy."""
+"""The commands: names, options, help, for argparse and Airflow's own parser; imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EXIT_CODES: Mapping[int, str] = {
     INTERRUPTED: "interrupted (Ctrl-C)",
 }
 _LONGEST_TEXT = 8000
-"""Bytes; a string of Kafka's protocol holds 32,767, and names are parts of keys, quoted there."""
+"""Bytes of a text: Kafka's protocol limits strings to 32,767, and names are quoted inside longer keys."""
 _SHOWN = 60
 
 
@@ -40,7 +40,7 @@ class Option:
 class Command:
     """One command.
 
-    :param cluster: whether it asks brokers, and so takes a connection.
+    :param cluster: whether it sends requests to brokers, and so takes a connection.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Command:
 
 
 def text(value: str) -> str:
-    """Read a text that requests to brokers can carry; an empty one is a variable that is not set."""
+    """Read a text that fits into requests to brokers; an empty one, as of an unset variable, is refused."""
     if not value:
         raise argparse.ArgumentTypeError("it is empty")
     try:
@@ -69,7 +69,7 @@ def text(value: str) -> str:
 
 
 def routing(value: str) -> str:
-    """Read what chooses a key's partition: a text, or nothing for the ledger's records about itself."""
+    """Read the routing text that determines a key's partition; empty for the ledger's own records."""
     return value and text(value)
 
 
@@ -81,7 +81,7 @@ def topic(value: str) -> str:
 
 
 def number(minimum: int, maximum: int = 2**63 - 1) -> Callable[[str], int]:
-    """Return a reader of numbers in a range, both ends included."""
+    """Return a parser of numbers in a range, both ends included."""
 
     def read(text: str) -> int:
         value = int(text) if re.fullmatch("[0-9]{1,19}", text) else -1
@@ -137,7 +137,7 @@ _interval = partial(option, "--interval", metavar=("START", "END"), nargs=2)
 _GROUP = option("--group", "consumer group that holds the cursor", required=True)
 _SERVER_FOLDER = option("--folder", "of the server, default: eos-spark-server in AIRFLOW_HOME")
 NO_CONNECTION = "none"
-"""Of ``--storage``: as ``DeltaTable(connection=None)``."""
+"""Value of ``--storage`` for ``DeltaTable(connection=None)``."""
 _STORAGE = option(
     "--storage",
     f"connection of the object store of Delta Lake tables, {NO_CONNECTION!r} for this host's own "

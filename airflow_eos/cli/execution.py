@@ -27,7 +27,7 @@ from airflow_eos.model.spec import Deployment
 log = logging.getLogger(__name__)
 
 _MODULES = ("airflow_eos.cli.spark_commands", "airflow_eos.cli.status", "airflow_eos.cli.commands")
-"""Imported one after the other until one has the command: those of Spark need no Kafka clients."""
+"""Imported in this order until one has the command: Spark's commands need no Kafka clients."""
 
 
 def carry_out(
@@ -38,11 +38,11 @@ def carry_out(
     An error is one line on standard error. With ``--output json`` or ``yaml``, standard output is an object
     with the only key ``error``.
 
-    :param find_target: returns the cluster and the ledger; None for a command that asks no brokers.
+    :param find_target: returns the deployment; None for a command without brokers.
     """
     width = shutil.get_terminal_size().columns if sys.stdout is not None and sys.stdout.isatty() else None
     try:
-        # The others connect to nothing; one of them becomes a server, and prints before.
+        # The others connect to nothing; one of them prints its outcome and then becomes a server.
         with printing_to_stderr() if command.cluster else nullcontext():
             outcome = call(command.name, find_target(options), options)
             text = outcome.render(options.output, width)
@@ -68,9 +68,9 @@ def carry_out(
 
 
 def call(name: str, target: Deployment | None, options: Namespace) -> Outcome:
-    """Run the function of a command, which has its name.
+    """Run the function with the command's name.
 
-    Its module is imported here, so that a library which cannot be loaded is an error of the command.
+    Its module is imported here, so that a library that cannot be loaded is an error of the command.
     """
     named = name.replace("-", "_")
     modules = map(import_module, _MODULES)

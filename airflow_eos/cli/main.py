@@ -37,7 +37,7 @@ def parser() -> argparse.ArgumentParser:
         subparser = commands.add_parser(command.name, help=command.help, description=command.description)
         if command.cluster:
             _add_connection(subparser)
-        # Settings of Airflow's.
+        # Values that only Airflow's configuration provides.
         subparser.set_defaults(
             encrypted_spark=False,
             class_data_folder=None,

@@ -22,7 +22,7 @@ Gauge = tuple[str, float, Mapping[str, str]]
 DOCUMENTS = ("json", "yaml")
 """Formats that print all data, or an error, as a single document."""
 _STDOUT, _STDERR = 1, 2
-_LEAST_ROOM = 20  # for a value, on the narrowest terminal
+_LEAST_ROOM = 20  # columns for a value, on the narrowest terminal
 
 
 class WrongUsage(Exception):
@@ -31,11 +31,11 @@ class WrongUsage(Exception):
 
 @dataclass(frozen=True)
 class Outcome:
-    """The answer of a command.
+    """The result of a command.
 
-    :param data: printed by ``--output json`` and ``yaml``, exactly.
-    :param tables: printed by ``--output table`` and ``plain``, one after the other under their titles; no
-        rows: a dash. Control characters are escaped.
+    :param data: printed unchanged by ``--output json`` and ``yaml``.
+    :param tables: printed by ``--output table`` and ``plain``, one after the other under their titles; a dash
+        for no rows. Control characters are escaped.
     """
 
     data: Any
@@ -45,8 +45,8 @@ class Outcome:
     def render(self, output: str, width: int | None = None) -> str:
         """Return the text for standard output.
 
-        :param width: columns of the terminal; a wider table is printed upright, a line for each value. None:
-            no limit.
+        :param width: columns of the terminal; a wider table is printed vertically, a line for each value.
+            None: no limit.
         """
         if output in DOCUMENTS:
             return document(self.data, output)
@@ -60,15 +60,15 @@ def document(data: Any, output: str) -> str:
         return json.dumps(data, indent=2)
     import yaml  # type: ignore[import-untyped]
 
-    # By way of JSON: tuples and texts of ours are lists and texts there, and here the same.
+    # Via JSON, so that tuples and subclasses of str become plain lists and texts here, too.
     return str(yaml.safe_dump(json.loads(json.dumps(data)), sort_keys=False, allow_unicode=False)).rstrip()
 
 
 @contextlib.contextmanager
 def printing_to_stderr() -> Iterator[None]:
-    """Send whatever is printed to standard error: :func:`write` alone writes to standard output.
+    """Redirect everything printed in this block to standard error; :func:`write` comes after it.
 
-    The file descriptor is changed, too: loggers may hold the stream already, and other processes inherit it.
+    The file descriptor is changed, too: loggers may hold the stream already, and child processes inherit it.
     """
     if sys.stdout is None or sys.stderr is None:
         yield
@@ -89,8 +89,8 @@ def printing_to_stderr() -> Iterator[None]:
 def write(text: str) -> None:
     """Write a text and a line end to standard output.
 
-    Where that is closed, or full, the command has still done its work: the exit code stays. Characters that
-    its encoding does not have are escaped.
+    If it is closed, or its disk is full, the command has still done its work, and the exit code stays.
+    Characters that its encoding lacks are escaped.
     """
     if sys.stdout is None:
         return
@@ -98,7 +98,7 @@ def write(text: str) -> None:
     try:
         print(text.encode(encoding, "backslashreplace").decode(encoding), flush=True)  # noqa: T201
     except OSError as error:
-        # Python flushes the rest when it ends.
+        # Python flushes the buffered rest at exit.
         with Path(os.devnull).open("wb") as nowhere:
             os.dup2(nowhere.fileno(), sys.stdout.fileno())
         if not isinstance(error, BrokenPipeError):
@@ -119,11 +119,11 @@ def _table(title: str, rows: Sequence[Row], output: str, width: int | None) -> s
     text = "\n".join([title, *_lines(rows, "  " if is_plain else " | ", rule=not is_plain)])
     if is_plain or width is None or max(map(len, text.splitlines())) <= width:
         return text
-    return "\n".join([title, *(_upright(number, row, width) for number, row in enumerate(rows, 1))])
+    return "\n".join([title, *(_vertical(number, row, width) for number, row in enumerate(rows, 1))])
 
 
-def _upright(number: int, row: Row, width: int) -> str:
-    """Return a row with a line for each value; wraps long values."""
+def _vertical(number: int, row: Row, width: int) -> str:
+    """Return a row vertically, with a line for each value; wraps long values."""
     cells = {name: _text(value) for name, value in row.items() if value is not None}
     indent = max(map(len, cells), default=0) + 3
     room = max(width - indent, _LEAST_ROOM)

@@ -1,4 +1,4 @@
-"""Commands for Spark on this host: its class data, and the server that tasks share."""
+"""Commands for Spark on this host: its class-data archive, and the Spark Connect server that tasks share."""
 
 from __future__ import annotations
 

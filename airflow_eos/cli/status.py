@@ -15,7 +15,7 @@ from airflow_eos.operations.deployment_status import DeploymentStatus, deploymen
 
 
 def status(target: Deployment, options: Namespace) -> Outcome:
-    """Show ledger, cursors and runs; 3 if something named does not exist, or a limit is exceeded."""
+    """Show ledger, cursors and runs; exit code 3 if a named one does not exist, or a limit is exceeded."""
     runs = [runs_named(text) for text in options.run]
     if (options.group or runs) and (options.max_gaps is not None or options.send_metrics):
         raise WrongUsage("--max-gaps and --send-metrics are for all there is: leave --group and --run out")
@@ -36,9 +36,9 @@ def status(target: Deployment, options: Namespace) -> Outcome:
 
 
 def runs_named(text: str) -> list[tuple[str, str]]:
-    """Return pipeline and run id of an option's run; a slash in either is ``%2F``, as in run keys.
+    """Return the possible pairs of pipeline and run id of an option's run.
 
-    The others are what it may mean if a slash in the pipeline's name is not quoted.
+    A slash in either is ``%2F``, as in run keys; pairs after the first one assume an unquoted slash.
 
     :raises WrongUsage: the text names no run.
     """
@@ -103,7 +103,7 @@ def _tables(state: DeploymentStatus, data: Mapping[str, Any]) -> dict[str, list[
 def _cursor_row(group: str, cursor: Mapping[str, Any] | None) -> Row:
     row: dict[str, Any] = {"group": group, **(cursor or {"cursor": "none"})}
     if not row.get("ends"):
-        row.pop("ends", None)  # of a mapped cursor, whose partitions have records of their own
+        row.pop("ends", None)  # empty for a mapped cursor, whose partitions have their own records
     open_now = row.pop("open_transaction", None)
     if open_now:
         row["open for"] = f"{open_now['age_seconds']} s"

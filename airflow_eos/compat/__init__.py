@@ -1,7 +1,7 @@
-"""Airflow 3.1, 3.2 and 3.3 under the names of 3.3: no other module asks for a version or a missing name.
+"""Airflow 3.1, 3.2 and 3.3 under the names of 3.3: no other module checks the version or for missing names.
 
-Where an older Airflow has a name elsewhere it comes from there; where it has none, a stand-in does what can
-be done, or nothing. docs/airflow-versions.md lists what an older Airflow cannot do.
+A name that an older Airflow has elsewhere is imported from there; a missing one gets a replacement that does
+as much as possible, or nothing. docs/airflow-versions.md lists what an older Airflow cannot do.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def supported_version(text: str) -> tuple[int, int]:
     """Return major and minor version of an Airflow that this package runs on.
 
     :param text: the whole version.
-    :raises ImportError: it is older; Airflow shows it as an import error of the Dag.
+    :raises ImportError: Airflow is older, which it shows as an import error of the Dag.
     """
     major, minor = (int(part) for part in re.findall(r"\d+", text)[:2])
     if (major, minor) < (3, 1):
@@ -71,19 +71,19 @@ TASK_SIGNALS = (
     DagRunTriggerException,
     DownstreamTasksSkipped,
 )
-"""Exceptions by which a task tells Airflow its end state; others than an ``Exception`` pass."""
+"""Exceptions by which a task sets its end state; those that are not an ``Exception`` need not be listed."""
 
 TIME_OUT_AGAIN = 30.0
-"""Seconds after which a task that is still there has its time-out again: the first is for its clean-up."""
+"""Seconds after which a task that still runs gets its time-out again: until then it can clean up."""
 
 
 def with_options_of_providers(reads: Read) -> Read:
-    """Return a function that reads an option which a command or a secrets backend may give.
+    """Decorate a function that reads an option which a command or a secrets backend may provide.
 
-    Airflow 3.1 knows of such options of a provider only once somebody has asked for them.
+    Airflow 3.1 knows such options of a provider only after the providers' configuration was loaded.
     """
     try:
-        import airflow.sdk.configuration  # asks itself
+        import airflow.sdk.configuration  # loads it itself
     except ImportError:
         from airflow.utils.providers_configuration_loader import providers_configuration_loaded
 
@@ -92,9 +92,9 @@ def with_options_of_providers(reads: Read) -> Read:
 
 
 def also(error: Exception, another: type[Exception]) -> Exception:
-    """Return an error of its own class and of another one, by which Airflow decides what it does.
+    """Return the error as an instance of its own class and of another one, by which Airflow handles it.
 
-    The class has the name of the error's: callbacks, logs and the page see the same error.
+    The new class has the name of the error's: callbacks, logs and the page see the same error.
     """
     kind = type(error)
     both = type(kind.__name__, (kind, another), {"__module__": kind.__module__})
@@ -104,10 +104,10 @@ def also(error: Exception, another: type[Exception]) -> Exception:
 
 
 def repeat_time_out() -> None:
-    """Have Airflow raise the time-out of the running task again, as long as the task goes on.
+    """Let Airflow raise the time-out of the running task repeatedly, as long as the task goes on.
 
-    Airflow raises it once, wherever the task is. Python drops an exception in the callback of a weak
-    reference, as of the garbage collection, and a library may take it for its own.
+    Airflow raises it once, wherever the task is. Python drops an exception in a callback of a weak reference
+    or of the garbage collector, and a library may catch it as its own.
     """
     left, _ = signal.getitimer(signal.ITIMER_REAL)
     if left:
@@ -124,14 +124,14 @@ async def to_thread(
 ) -> Answer:
     """Run a blocking function of a trigger in a thread, as :func:`asyncio.to_thread`.
 
-    The triggerer's own threads are few, and all triggers share them: one system that hangs would stop them
-    all. So each has eight of its own.
+    The triggerer has few threads, which all triggers share: one system that hangs would block them all. So
+    each system has its own eight threads.
 
     The function may read connections and variables, and mask secrets. Airflow 3.1 sends such a request on the
     triggerer's event loop only from a thread that asgiref has started. From any other thread it reads the
     answer in another loop: the request fails, or takes the answer to another one and the triggerer stops.
 
-    :param system: what the function asks.
+    :param system: the system that the function calls.
     """
     if AIRFLOW_VERSION < (3, 2):
         from asgiref.sync import sync_to_async
@@ -166,11 +166,11 @@ except ImportError:  # 3.1
 
 
 TRIGGER_TIMETABLES = (CronTriggerTimetable, DeltaTriggerTimetable, MultipleCronTriggerTimetable)
-"""Timetables that know nothing of data intervals but a length, by default 0."""
+"""Timetables whose data intervals only have a configured length, by default 0."""
 
 
 def timetable_field(timetable: Any, name: str) -> Any:
-    """Return an argument of a timetable: such as ``expression`` or ``interval``."""
+    """Return an argument of a timetable, such as ``expression`` or ``interval``."""
     return getattr(timetable, name if hasattr(timetable, name) else f"_{name}")  # 3.1 has the second
 
 
@@ -201,13 +201,13 @@ except ImportError:  # before 3.3
 
 
 def partition_key(dag_run: Any) -> str | None:
-    """Return the partition of a Dag run; None where it has none, as in Airflow 3.1."""
+    """Return the partition key of a Dag run; None if it has none, as in Airflow 3.1."""
     key: str | None = getattr(dag_run, "partition_key", None)
     return key
 
 
 def partition_date(dag_run: Any) -> dt.datetime | None:
-    """Return the date of a Dag run's partition; None where it has none, as before Airflow 3.3."""
+    """Return the date of a Dag run's partition; None if it has none, as before Airflow 3.3."""
     date: dt.datetime | None = getattr(dag_run, "partition_date", None)
     return date
 
@@ -223,7 +223,7 @@ except ImportError:  # before: a class with the same methods
 
 
 def initialize_stats() -> None:
-    """Make :data:`stats` send what ``[metrics]`` says, for ``airflow eos``, which 3.1 does not have."""
+    """Initialise :data:`stats` from ``[metrics]``, for ``airflow eos``, which 3.1 does not have."""
     from airflow.sdk.observability.metrics.stats_utils import get_stats_factory
 
     if isinstance(stats, ModuleType):
@@ -234,9 +234,9 @@ def initialize_stats() -> None:
 
 
 def asset_state_store(trigger: Any) -> Any:
-    """Return where a watcher keeps state across triggerers; None: nowhere, as before Airflow 3.3.
+    """Return the store of a watcher's state across triggerers; None if there is none, as before Airflow 3.3.
 
-    Airflow runs equal triggers of several assets as one: the first asset keeps its state.
+    Airflow runs equal triggers of several assets as one: the first asset's store has its state.
     """
     store = getattr(trigger, "asset_state_store", None)
     names = sorted(getattr(store, "_by_name", ()))

@@ -1,4 +1,4 @@
-"""Retry policies, which Airflow asks from 3.3 on: before, an operator asks its policy itself."""
+"""Retry policies: Airflow evaluates them since 3.3; before, an operator evaluates its policy itself."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ except ImportError:  # before 3.3
 
         @classmethod
         def fail(cls, reason: str | None = None) -> RetryDecision:
-            """Make no further try."""
+            """Fail the task without a further try."""
             return cls(RetryAction.FAIL, reason=reason)
 
         @classmethod
         def retry(cls, delay: dt.timedelta | None = None, reason: str | None = None) -> RetryDecision:
-            """Make another try, while the task has retries."""
+            """Retry, while the task has retries left."""
             return cls(RetryAction.RETRY, delay, reason)
 
         @classmethod
         def default(cls) -> RetryDecision:
-            """Leave it to the task's ``retries``."""
+            """Leave the decision to the task's ``retries``."""
             return cls()
 
     class RetryPolicy:  # type: ignore[no-redef]
@@ -61,7 +61,7 @@ except ImportError:  # before 3.3
 
 
 def arguments_of_operator(operator: Any, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments that this Airflow's ``BaseOperator`` takes; a policy it does not know is kept."""
+    """Return the arguments that this Airflow's ``BaseOperator`` accepts; keep the policy as an attribute."""
     if _AIRFLOW_ASKS:
         return arguments
     operator.retry_policy = arguments["retry_policy"]
@@ -69,11 +69,11 @@ def arguments_of_operator(operator: Any, arguments: dict[str, Any]) -> dict[str,
 
 
 def asks_retry_policy(method: Method) -> Method:
-    """Decorate ``execute`` and its like: before Airflow 3.3, ask the policy about an error of the method.
+    """Decorate ``execute`` or a similar method: before Airflow 3.3, evaluate the policy on its errors.
 
-    What the policy fails is raised as an ``AirflowFailException``, too, so that Airflow makes no further try.
-    Everything else is raised as it is, and Airflow makes another try after the task's own ``retry_delay``,
-    whatever delay the policy wants.
+    An error that the policy fails also becomes an ``AirflowFailException``, so that Airflow does not retry.
+    Any other error is raised unchanged, and Airflow retries after the task's own ``retry_delay``, whatever
+    delay the policy returns.
     """
     return method if _AIRFLOW_ASKS else cast("Method", _asking(method))
 

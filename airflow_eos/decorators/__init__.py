@@ -1,1 +1,1 @@
-"""Task decorators. Importing them is cheap: Dag files do it at every parse."""
+"""Task decorators. Importing them is cheap, because Dag files do so at every parse."""

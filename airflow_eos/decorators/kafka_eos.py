@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 _RUN = "run"
 _PARTITION = "source_partition"
 _MAPPABLE = (_PARTITION, "pipeline", "group_id", "topics", "sink_topic")
-"""Parameters of a run that a call may choose, one task instance at a time."""
+"""Parameters of a run that a call may set for each task instance."""
 _AUTHORS = "__airflow_eos_authors__"
 
 
 class _KafkaEosDecoratedOperator(DecoratedOperator, ReadProcessWriteOperator):
-    """The operator behind ``@task.kafka_eos``; every parameter is the operator's."""
+    """The operator behind ``@task.kafka_eos``, with the parameters of ReadProcessWriteOperator."""
 
     template_fields: Sequence[str] = ReadProcessWriteOperator.template_fields
     custom_operator_name = "@task.kafka_eos"
@@ -51,7 +51,7 @@ class _KafkaEosDecoratedOperator(DecoratedOperator, ReadProcessWriteOperator):
             **{**kwargs, **chosen},
         )
         self.python_callable = stand_in
-        # The partition is both the function's and the run's.
+        # The partition is an argument of both the function and the run.
         self.function_arguments = frozenset(_MAPPABLE).intersection(own).difference({_PARTITION})
 
     def process_arguments(self, context: Context) -> Mapping[str, Any]:
@@ -61,7 +61,7 @@ class _KafkaEosDecoratedOperator(DecoratedOperator, ReadProcessWriteOperator):
         """
         signature = inspect.signature(self.python_callable)
         given = signature.bind_partial(*self.op_args, **self.op_kwargs).arguments
-        # As in every decorated task: Airflow asks for no argument that is named like a context variable.
+        # As in every decorated task, a parameter named like a context variable needs no argument.
         available: Mapping[str, Any] = {**context}
         values = {
             name: available[name] for name in signature.parameters if name in available and name not in given
@@ -78,15 +78,15 @@ class _KafkaEosDecoratedOperator(DecoratedOperator, ReadProcessWriteOperator):
 def _divided(
     function: Callable[..., Any], op_args: Sequence[Any], op_kwargs: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the arguments of the function, and the parameters of the run that the call chooses.
+    """Return the arguments of the function, and the parameters of the run that the call sets.
 
-    The function sees the partition where it takes it: then the argument is both.
+    If the function has a parameter ``source_partition``, the argument is for both.
     """
     signature = inspect.signature(function)
     names = signature.parameters
     chosen = {name: op_kwargs[name] for name in _MAPPABLE if name in op_kwargs and name not in names}
     own = {name: value for name, value in op_kwargs.items() if name not in chosen}
-    with contextlib.suppress(TypeError):  # what does not fit the function, Airflow refuses
+    with contextlib.suppress(TypeError):  # Airflow itself refuses arguments that the function does not take
         partition = signature.bind_partial(*op_args, **own).arguments.get(_PARTITION)
         if partition is not None:
             chosen[_PARTITION] = partition
@@ -96,7 +96,7 @@ def _divided(
 def _with_run_parameters(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return the function with the run's mappable parameters in its signature.
 
-    Airflow maps a decorated task over parameters of its function alone.
+    Airflow maps a decorated task only over parameters of its function.
     """
     signature = inspect.signature(function)
     parameters = list(signature.parameters.values())
@@ -113,7 +113,7 @@ def _with_run_parameters(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _without_frame(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a stand-in that takes what the author passes when the task is called: all but df and run."""
+    """Return a wrapper that takes the arguments of the task's call: all parameters but df and run."""
     parameters = list(inspect.signature(function).parameters.values())
     if not parameters or parameters[0].kind not in (
         inspect.Parameter.POSITIONAL_ONLY,
@@ -128,7 +128,7 @@ def _without_frame(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _called_as(function: Callable[..., Any], signature: inspect.Signature) -> Callable[..., Any]:
-    """Return a function with another signature that calls this one."""
+    """Return a function that calls this one and has another signature."""
 
     @functools.wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:

@@ -1,12 +1,12 @@
-"""The properties of an Iceberg catalog, from an Airflow connection of type ``iceberg``.
+"""Reads the properties of an Iceberg catalog from an Airflow connection of type ``iceberg``.
 
 ========================  ==============================================================================
-connection                property of the catalog, as pyiceberg has it
+connection                property of the catalog in pyiceberg
 ========================  ==============================================================================
 host                      ``uri``
 login, password           ``credential``, as ``login:password``
-extra                     as it is: ``type`` (default: ``rest``), ``warehouse``, ``s3.endpoint``, ``token``
-extra ``catalog_name``    name of the catalog, where tables belong to it (``type`` ``sql``); default: the
+extra                     unchanged: ``type`` (default: ``rest``), ``warehouse``, ``s3.endpoint``, ``token``
+extra ``catalog_name``    name of the catalog, if tables belong to one (``type`` ``sql``); default: the
                           connection's id
 ========================  ==============================================================================
 """
@@ -26,7 +26,7 @@ def catalog_properties(conn_id: str) -> dict[str, str]:
     """Return a catalog's properties from its connection; see the module. Secrets are masked in logs.
 
     :raises UnknownTable: there is no such connection.
-    :raises ConfigurationError: it names no catalog.
+    :raises ConfigurationError: the connection does not name a catalog.
     """
     named_by = f"IcebergTable(catalog={conn_id!r})"
     return masked_properties(conn_id, _properties, named_by=named_by, advice="add one of type iceberg")

@@ -1,4 +1,4 @@
-"""The client configuration of a run, from an Airflow connection of type ``kafka``."""
+"""Reads the client configuration of a run from an Airflow connection of type ``kafka``."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from airflow.sdk.log import mask_secret
 
 from airflow_eos.compat import AirflowNotFoundException
 from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.hooks.masked_connection import connection_missing
 from airflow_eos.wire.client_config import is_secret
 
 
 class KafkaEosHook(KafkaBaseHook):
     """Read an Airflow ``kafka`` connection for read-process-write runs.
 
-    Everything the Kafka provider does with a connection stays: callbacks from the allow-list, managed
+    All features of the Kafka provider's connections work: callbacks from the allow-list, managed
     authentication of Amazon MSK and Google Managed Kafka. The connection type is the provider's; it is not
     registered again. A run ignores group, offset and isolation settings of the connection, and sets
     its own.
@@ -29,22 +30,19 @@ class KafkaEosHook(KafkaBaseHook):
         :raises ConfigurationError: the connection lacks ``bootstrap.servers``, or they are not text, or it
             names a callback that cannot be imported, or that ``[apache_kafka] callback_allowlist`` does not
             allow.
-        :raises AirflowNotFoundException: there is none, or Airflow's API server or a secrets backend did not
-            answer, of which Airflow says the same.
+        :raises AirflowNotFoundException: there is no such connection, or Airflow's API server or a secrets
+            backend did not answer, for which Airflow raises the same.
         """
         try:
             config: dict[str, Any] = self._build_config()
         except AirflowNotFoundException as error:
-            raise AirflowNotFoundException(
-                f"Airflow found no connection {self.kafka_config_id!r}. If its API server or a secrets "
-                "backend did not answer just now, another try finds it"
-            ) from error
+            raise connection_missing(self.kafka_config_id) from error
         except (ValueError, ImportError) as error:
             raise ConfigurationError(
-                f"Kafka connection {self.kafka_config_id!r} cannot be used: {error}"
+                f"the extra of Kafka connection {self.kafka_config_id!r} cannot be used: {error}"
             ) from error
         except AttributeError as error:
-            # The provider searches the servers as a text; a call-back's module may fail like this, too.
+            # The provider treats the servers as text; a callback's module may also raise AttributeError.
             extra: Any = self.get_connection(self.kafka_config_id).extra_dejson
             if isinstance(extra, dict) and isinstance(extra.get("bootstrap.servers"), str):
                 raise

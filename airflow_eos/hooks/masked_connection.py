@@ -1,4 +1,4 @@
-"""Reads the Airflow connection of a table, and masks its secrets in logs."""
+"""Reads the Airflow connection of a table, and masks its secrets in logs; says that one is missing."""
 
 from __future__ import annotations
 
@@ -17,6 +17,14 @@ if TYPE_CHECKING:
     from airflow.sdk import Connection
 
 
+def connection_missing(conn_id: str) -> AirflowNotFoundException:
+    """Return the error for a connection that is missing, or that Airflow could not read now."""
+    return AirflowNotFoundException(
+        f"Airflow found no connection {conn_id!r}. If its API server or a secrets backend did not answer "
+        "just now, another try finds it"
+    )
+
+
 def masked_properties(
     conn_id: str, read: Callable[[Connection], dict[str, str]], *, named_by: str, advice: str
 ) -> dict[str, str]:
@@ -25,8 +33,8 @@ def masked_properties(
     :param read: returns the properties from a connection's fields and extras.
     :param named_by: the parameter that names the connection, for messages.
     :param advice: for the error if there is no such connection.
-    :raises UnknownTable: there is none, or Airflow's API server did not answer: in a task, Airflow says the
-        same of both.
+    :raises UnknownTable: there is none, or Airflow's API server did not answer: in a task, Airflow raises the
+        same error for both.
     """
     try:
         connection = BaseHook.get_connection(conn_id)

@@ -19,23 +19,23 @@ from airflow_eos.exceptions import ConfigurationError
 Backend = Literal["standalone", "yarn", "kubernetes"]
 
 _TIMEOUT = 30.0
-_LEAST = 0.1  # seconds: a time-out of 0 is an error of its own
+_LEAST = 0.1  # seconds: requests refuses a time-out of 0
 _RUNNING: dict[str, frozenset[str]] = {
-    # UNKNOWN: a standalone master that recovers; RELAUNCHING: --supervise starts the driver again.
+    # UNKNOWN: a recovering standalone master; RELAUNCHING: --supervise restarts the driver.
     "standalone": frozenset({"SUBMITTED", "RUNNING", "RELAUNCHING", "UNKNOWN"}),
     "yarn": frozenset({"NEW", "NEW_SAVING", "SUBMITTED", "ACCEPTED", "RUNNING"}),
     "kubernetes": frozenset({"PENDING", "RUNNING", "UNKNOWN"}),
 }
 _NOT_LEADING = "in ALIVE state"  # the condition of a leading master
-# The provider's text for a resource manager that has restarted; the text behind it may be any.
+# Beginning of the provider's text for a resource manager that has restarted; the rest varies.
 _YARN_UNKNOWN = "YARN RM REST API returned HTTP 404 for application "
 _SUCCEEDED = frozenset({"FINISHED", "SUCCEEDED"})
 
 
 class YarnUser(AuthBase):
-    """Names the user to a resource manager with simple authentication, which else sees a stranger.
+    """Sends the user name to a resource manager with simple authentication.
 
-    A stranger may end nothing where YARN has access lists.
+    Without it the user is anonymous, and may not kill applications if YARN has access control lists.
     """
 
     def __init__(self, name: str) -> None:
@@ -48,9 +48,9 @@ class YarnUser(AuthBase):
 
 
 def name_yarn_user(hook: Any, user: str | None = None) -> str:
-    """Have the hook name the user to YARN, unless it authenticates in another way; return the name.
+    """Let the hook send the user name to YARN, unless it authenticates in another way; return the name.
 
-    :param user: default: whom the hook submits as.
+    :param user: default: the user as whom the hook submits.
     """
     user = (
         user
@@ -66,7 +66,7 @@ def name_yarn_user(hook: Any, user: str | None = None) -> str:
 
 
 def nameless_user() -> str:
-    """Say that this process's user has no name, which Java and Hadoop need; empty if it has one."""
+    """Return an error text if this process's user has no name, which Java and Hadoop need; else empty."""
     try:
         pwd.getpwuid(os.getuid())
     except KeyError:
@@ -83,15 +83,15 @@ def _own_name() -> str:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SparkDriver:
-    """Asks a cluster manager about a driver, with the connection as ``SparkSubmitHook`` reads it.
+    """Polls or kills a driver through its cluster manager, with the connection of ``SparkSubmitHook``.
 
-    The answer says whether the process is at work. Whether its run is committed, only the ledger says.
+    The status shows whether the process is running. Only the ledger shows whether its run is committed.
 
     :param backend: ``standalone`` (the master's REST server), ``yarn`` (the resource manager's, connection
         extra ``yarn_resourcemanager_webapp_address``) or ``kubernetes``.
     :param driver_id: submission id, application id, or ``<namespace>:<driver pod>``.
     :param conn_id: Spark connection.
-    :param hook: of the submitting operator, with its parameters beside the connection.
+    :param hook: hook of the submitting operator, with its parameters besides the connection.
     :param user: YARN's user of the application with simple authentication; default: the hook's, or this
         process's.
     """
@@ -107,17 +107,17 @@ class SparkDriver:
             raise ValueError(f"backend must be one of {', '.join(sorted(_RUNNING))}, got {self.backend!r}")
 
     def status(self) -> str:
-        """Return the cluster manager's word for the driver's state; ``NOT_FOUND``: it knows no such driver.
+        """Return the driver's state as the cluster manager names it; ``NOT_FOUND`` for an unknown driver.
 
-        :raises Exception: it could not be asked.
+        :raises Exception: the cluster manager could not be reached.
         """
         return self._tracker.status()
 
     def kill(self, timeout: float = _TIMEOUT) -> None:
-        """End the driver.
+        """Kill the driver.
 
         :param timeout: seconds, for all masters together.
-        :raises Exception: it could not be asked, or did not do it.
+        :raises Exception: the cluster manager could not be reached, or refused.
         """
         self._tracker.kill(timeout)
 
@@ -165,13 +165,13 @@ class _Standalone:
             raise RuntimeError(f"driver {self._driver_id} was not killed: {answer.get('message')}")
 
     def _ask(self, method: str, endpoint: str, timeout: float) -> dict[str, Any]:
-        """Ask one master after the other: in a group of masters only the leader knows.
+        """Ask one master after the other: in a group of masters only the leader knows the driver.
 
-        :param timeout: seconds for all. Each gets its share of what is left: one that hangs leaves some for
-            the next.
+        :param timeout: seconds for all. Each gets its share of the rest, so that one that hangs leaves time
+            for the next.
 
-        A master that stands by or recovers answers, too: with HTTP 200 and a refusal that says nothing about
-        the driver. The refusal of one that leads is returned when nobody knows better.
+        A standby or recovering master answers, too: with HTTP 200 and a refusal that says nothing about the
+        driver. The refusal of a leading master is returned only if no master succeeds.
         """
         refusal: dict[str, Any] | None = None
         failure: Exception | None = None
@@ -214,7 +214,7 @@ class _Yarn:
 
     def kill(self, timeout: float) -> None:
         hook = self._hook
-        # The provider's own request writes a refusal down as it does an answer, and has no time-out to set.
+        # The provider's own request logs a refusal like a success, and has no time-out parameter.
         url = f"{hook._get_yarn_rm_base_url()}/ws/v1/cluster/apps/{self._driver_id}/state"  # noqa: SLF001
         auth = hook._resolved_yarn_rm_auth  # noqa: SLF001
         answer = requests.put(url, json={"state": "KILLED"}, auth=auth, timeout=max(timeout, _LEAST))

@@ -1,6 +1,6 @@
-"""Adds the properties of its Airflow connection, which a Dag names by its id, to a table.
+"""Adds to a table the properties of its Airflow connection, which a Dag names by its id.
 
-The pages of each kind of table list what the connection's fields and extras are.
+The documentation of each kind of table lists the connection's fields and extras.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _OR_OWN_CREDENTIALS = (
     "credentials of their own"
 )
 _OF_THE_PROVIDER = frozenset({"cursor", "enable_log_db_messages", "sqlalchemy_query", "sqlalchemy_scheme"})
-"""Extras that Airflow's hook for PostgreSQL takes for itself."""
+"""Extras that Airflow's hook for PostgreSQL uses itself."""
 _TOKENS = frozenset({"iam", "azure_conn_id"})
 
 
@@ -47,8 +47,8 @@ def with_connection(sink: SinkTable | None) -> SinkTable | None:
     """Return a sink with the properties of its connection, which are masked in logs.
 
     :raises UnknownTable: there is no such connection.
-    :raises ConfigurationError: it lacks a property that the table needs, has a field that means nothing to a
-        store, or wants a login that is not supported.
+    :raises ConfigurationError: it lacks a property that the table needs, has a field that the store does not
+        use, or requires an unsupported kind of login.
     """
     read: Callable[[Connection], dict[str, str]]
     match sink:

@@ -1,6 +1,6 @@
 """Buttons on a task: its record in the ledger, and its Spark application.
 
-Airflow asks for a link when the task has ended, in the task's process, and keeps the answer.
+Airflow requests a link at the end of the task, in its process, and stores the result.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ class SparkUiLink(BaseOperatorLink):
 
 
 class ConfiguredLinks:
-    """An operator's links: those with an address; without any, Airflow's UI shows no heading for them.
+    """An operator's links that have an address; without any, Airflow's UI shows no heading for them.
 
-    Of a mapped operator Airflow takes the attribute of the class, where a property would be no links.
+    A descriptor: for a mapped operator Airflow reads the class attribute, where a property yields no links.
     """
 
     def __get__(self, operator: Any, kind: type | None = None) -> tuple[BaseOperatorLink, ...]:

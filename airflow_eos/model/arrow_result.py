@@ -32,12 +32,16 @@ def returned_table(result: Any) -> pa.Table | None:
     )
 
 
-def without_dictionary(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+def own_values(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return the values of a column that may be encoded by a dictionary or by views; both become large types.
 
     A few bytes of either may stand for many. Arrow casts views to 32-bit offsets, which overflow silently.
+    Numbers and times are copied: they may be in a NumPy array that the function fills again in its next call,
+    before they are written.
     """
     kind = column.type
+    if pa.types.is_primitive(kind):
+        return pa.chunked_array([pa.concat_arrays([part, part[:0]]) for part in column.chunks], kind)
     if pa.types.is_dictionary(kind):
         values = _LARGE.get(kind.value_type, kind.value_type)
         return column.cast(pa.dictionary(kind.index_type, values)).cast(values)

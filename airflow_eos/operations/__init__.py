@@ -1,1 +1,1 @@
-"""Operations for administrators and the page: checks, repair, queries, upkeep of the ledger."""
+"""Operations for administrators and the web page: checks, repair, queries, upkeep of the ledger."""

@@ -1,6 +1,6 @@
-"""Read-only checks, for the doctor and for the page.
+"""Read-only checks for ``airflow eos doctor`` and the web page.
 
-Without the permission to look, a check yields ``unknown``, or raises the brokers' error.
+Without permission, a check yields ``unknown`` or raises the brokers' error.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from airflow_eos.wording import counted, some_of, span_text
 
 Status = Literal["ok", "warn", "fail", "unknown"]
 AskFeatures = Callable[[], BrokerFeatures]
-"""Asks the brokers at the first call; later calls return the same answer."""
+"""Returns the brokers' features; only the first call sends requests."""
 
 CHECK_PATIENCE = 10.0
-"""Seconds per request: brokers answer in milliseconds, or for as long as others are away not at all."""
+"""Time-out per request in seconds: brokers answer in milliseconds, or not at all while others are down."""
 _DURABLE_REPLICAS = 3
 _MAX_MESSAGE_BYTES = 1_048_588
 """Kafka's default; the largest records of a ledger (index, pruned runs, dead letters) are made to fit it."""
@@ -37,8 +37,8 @@ _SAFE_EXPIRATION = dt.timedelta(days=1)
 class Check(JsonForm):
     """One finding.
 
-    :param status: ``fail`` stops runs; ``warn`` may do so later; ``unknown``: the check could not be made.
-    :param advice: what to do about it; empty for nothing.
+    :param status: ``fail`` stops runs; ``warn`` may do so later; ``unknown``: the check was not possible.
+    :param advice: what to do about it; empty if nothing.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Check(JsonForm):
 
 
 def guarded(name: str, checks: Iterator[Check]) -> list[Check]:
-    """Return what checks yield; their error becomes a finding, so that the other checks still run."""
+    """Return the findings of checks; an error becomes a finding, so that other checks still run."""
     try:
         return list(checks)
     except EosError as error:
@@ -120,7 +120,7 @@ def visible_topic(control: ControlPlane, name: str) -> TopicDescription | None:
 def undecided_offsets(
     control: ControlPlane, name: str, effect: str = "runs read up to them only"
 ) -> Iterator[Check]:
-    """Check whether readers of a topic wait behind open transactions; ignores a missing topic."""
+    """Check whether open transactions hold back readers of a topic; ignores a missing topic."""
     topic = visible_topic(control, name)
     if topic is None:
         return
@@ -185,7 +185,7 @@ def ledger_records(control: ControlPlane) -> Iterator[Check]:
 
 
 def ledger_topic(control: ControlPlane, brokers: int, wanted: Collection[str] = ()) -> Iterator[Check]:
-    """Check that the ledger topic survives, keeps all records, and has broker timestamps.
+    """Check that the ledger topic is durable, keeps all records, and has broker timestamps.
 
     :param wanted: operations that must be granted, if any.
     """

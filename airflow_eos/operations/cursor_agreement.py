@@ -1,4 +1,4 @@
-"""Whether a cursor, its group's committed offsets and its topics agree: a run refuses what does not."""
+"""Checks that a cursor, its group's committed offsets and its topics agree; a run refuses differences."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from airflow_eos.run.log_coverage import written_anew
 from airflow_eos.wire.groups import offsets_partition_of
 
 _PAUSE = 0.5
-"""Seconds between two looks: the commit of a run reaches ledger and offsets one after the other."""
+"""Seconds between two reads: a run's commit becomes visible in ledger and offsets at different times."""
 
 
 def topics_read(control: ControlPlane, cursor: CursorRecord) -> Collection[str]:
-    """Return the topics that a cursor's last run read; all that the cursor has, after a reset.
+    """Return the topics that a cursor's last run read; after a reset, all topics of the cursor.
 
-    A cursor keeps the topics that runs no longer read, which may not exist any more.
+    A cursor keeps topics that runs no longer read, and that may no longer exist.
     """
     every = cursor.topic_ids.keys()
     if len(every) == 1:
@@ -35,9 +35,9 @@ def topics_read(control: ControlPlane, cursor: CursorRecord) -> Collection[str]:
 
 
 def offsets_without_leader(control: ControlPlane, *groups: str) -> str:
-    """Return where groups' offsets are that nobody can read now, as one text; empty if there are none.
+    """Return the partitions of groups' offsets that have no leader, as one text; empty if there are none.
 
-    Nobody coordinates such a group: each request about it would wait a minute.
+    Such a group has no coordinator: each request about it would wait for a minute.
     """
     topic = control.cluster.describe_topics((), optional=[OFFSETS_TOPIC]).get(OFFSETS_TOPIC)
     if topic is None:
@@ -49,10 +49,10 @@ def offsets_without_leader(control: ControlPlane, *groups: str) -> str:
 def check_ledger(
     group: str, committed: Mapping[TopicPartition, CommittedOffset], topic: str, topic_id: str
 ) -> None:
-    """Check that no offset of a group was committed beside another ledger.
+    """Check that no offset of a group was committed with another ledger.
 
-    :param topic: of the ledger in use.
-    :param topic_id: its id; empty if it does not exist.
+    :param topic: topic of the ledger in use.
+    :param topic_id: id of that topic; empty if it does not exist.
     :raises LedgerReplaced: names the other ledger.
     """
     for tp, offset in sorted(committed.items()):
@@ -69,8 +69,8 @@ def check_ledger(
 class MovedPosition:
     """A position at which a run of a cursor would be refused.
 
-    :param error: the class that the run would raise.
-    :param offset: where the log goes on, if it is not at the position; None if group and ledger differ.
+    :param error: class of the error that the run would raise.
+    :param offset: where the log continues, if not at the position; None if group and ledger differ.
     """
 
     tp: TopicPartition
@@ -82,11 +82,11 @@ class MovedPosition:
 def moved_positions(
     control: ControlPlane, cursor: CursorRecord, topics: Mapping[str, TopicDescription]
 ) -> list[MovedPosition]:
-    """Return where a run of a cursor would be refused; empty if it would not.
+    """Return the positions at which a run of a cursor would be refused; empty if there are none.
 
-    :param topics: topics of the cursor that runs read, as they are now.
+    :param topics: current descriptions of the cursor's topics that runs read.
     :raises TopicRecreated: a topic is not the one that the cursor has read.
-    :raises LedgerReplaced: offsets were committed beside another ledger.
+    :raises LedgerReplaced: offsets were committed with another ledger.
     """
     partitions = [tp for name in sorted(topics) for tp in topics[name].topic_partitions]
 
@@ -127,7 +127,7 @@ def moved_positions(
 def _records(
     control: ControlPlane, cursor: CursorRecord, partitions: Collection[TopicPartition]
 ) -> list[CursorRecord]:
-    """Return the present records of a cursor: one, or the group's and those of mapped partitions."""
+    """Return the current records of a cursor: one, or the group's and those of mapped partitions."""
     mapped = partitions if cursor.layout == "mapped" else ()
     wanted = [keys.cursor_key(cursor.group), *(keys.cursor_key(cursor.group, tp) for tp in mapped)]
     values = control.authority.peek(wanted, routing=cursor.group)

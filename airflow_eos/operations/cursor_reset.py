@@ -40,7 +40,7 @@ class Reset:
     :param to: start or end of the log, the ledger's cursor, or the group's committed offsets.
     :param offsets: offsets per partition, instead of ``to``.
     :param topics: only these topics; default: those that the cursor's last run read.
-    :param pipeline: the pipeline that will own a group without a cursor, or that owns its cursor.
+    :param pipeline: the owner of the group's cursor, or the future owner of a group without one.
     :param mapped: whether a group without a cursor gets one for each source partition.
     :raises ConfigurationError: a name is not valid; neither or both of ``to`` and ``offsets`` are given;
         ``offsets`` are of other topics than ``topics``.
@@ -94,9 +94,9 @@ def reset_cursor(deployment: Deployment, reset: Reset, *, execute: bool = True) 
     :param execute: False for a dry run.
     :raises GroupNotEmpty: the group has live members.
     :raises GroupOwned: the group's cursor belongs to another pipeline.
-    :raises LedgerReplaced: the group's offsets were committed beside another ledger.
+    :raises LedgerReplaced: the group's offsets were committed with another ledger.
     :raises OffsetsOutOfRange: an offset is outside the log.
-    :raises ConfigurationError: a partition has no such offset, or would keep none.
+    :raises ConfigurationError: a partition has no such offset, or would be left without an offset.
     :raises OutcomeUnknown: an earlier transaction of the cursor's id is still open, which only a run may end.
     :raises NotYetVisible: the reset is committed, but not yet visible on all leaders.
     """
@@ -156,11 +156,11 @@ class CursorMove:
         laws.group_is_empty(reset.group, control.cluster.describe_group(reset.group).members)
 
     def dry_run(self) -> list[OffsetMove]:
-        """Return what would change."""
+        """Return the changes that :meth:`carry_out` would make."""
         return [change for mapped in self._works() for change in self._changes(self._record(mapped), mapped)]
 
     def carry_out(self) -> list[OffsetMove]:
-        """Move offsets and cursor behind the fence; return the changes."""
+        """Fence live runs, then move offsets and cursor; return the changes."""
         changes: list[OffsetMove] = []
         for mapped in self._works():
             name = keys.cursor_transactional_id(self._prefix, self._reset.group, mapped)
@@ -170,7 +170,7 @@ class CursorMove:
                 intent = keys.intent_key(name)
                 intents = self._control.authority.settle((), routing=self._reset.group, exceptional=(intent,))
                 laws.no_open_intent(self._reset.group, intent, intents.get(intent))
-                # Behind the fence the cursor cannot change.
+                # After fencing, the cursor cannot change.
                 before = self._record(mapped, fenced=True)
                 own_moves = self._changes(before, mapped)
                 self._commit(transaction, before, mapped, own_moves)
@@ -196,7 +196,7 @@ class CursorMove:
             run_id=self._moment,
             clear_number=0,
             try_number=0,
-            group_id="",  # without a group, because a reset may move offsets backwards
+            group_id="",  # no group, because a reset may move offsets backwards
             ranges=(),
             records_read_by_partition={},
             receipts=(),
@@ -219,7 +219,7 @@ class CursorMove:
     def _works(self) -> list[TopicPartition | None]:
         """Return the units of work: one for a whole cursor, one per partition for a mapped one.
 
-        A partition that no mapped task has read has no position to take; others can.
+        Partitions that no mapped task has read have no position for ``cursor`` or ``committed``: skip them.
         """
         if not self._mapped:
             return [None]
@@ -274,7 +274,8 @@ class CursorMove:
                 )
             if not begins[tp] <= new <= ends[tp]:
                 raise OffsetsOutOfRange(
-                    f"{tp}: offset {new} is outside the log, which has {begins[tp]} to {ends[tp]}"
+                    f"{tp}: offset {new} is not between the log's start {begins[tp]} and its last stable "
+                    f"offset {ends[tp]}"
                 )
             changes.append(OffsetMove(tp, offset, recorded[tp], new))
         return changes
@@ -323,7 +324,7 @@ class CursorMove:
             return None
         recreated = {name for name, now in self._topic_ids.items() if before.topic_ids.get(name) != now}
         ends = {tp: end for tp, end in before.ends.items() if tp.topic not in recreated}
-        # Of what is not moved, an epoch still shows that the log was written anew.
+        # Keep the epochs of partitions that are not moved: they still show whether the log was rewritten.
         return replace(before, ends=ends, epochs={tp: e for tp, e in before.epochs.items() if tp in ends})
 
     def _is_added(self, tp: TopicPartition) -> bool:

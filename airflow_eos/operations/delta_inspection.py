@@ -1,4 +1,4 @@
-"""What a Delta Lake table and its storage tell an administrator."""
+"""Inspects a Delta Lake table and its storage for administrators."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _FILE = re.compile(r"(?P<label>[0-9a-f]{20})-[0-9a-f-]{36}\.snappy\.parquet")
 
 
 class DeltaInspection(TableInspection):
-    """Looks at one version of a table."""
+    """Inspects one version of a table."""
 
     REMOVAL = "VACUUM"
 
@@ -55,7 +55,7 @@ class DeltaInspection(TableInspection):
         yield self._unnamed_check(run_keys)
 
     def _file_retention(self) -> Check:
-        """Check for how long VACUUM keeps files that no version names: as the table or the last one says."""
+        """Check how long VACUUM keeps unreferenced files, by the table's property or the last VACUUM."""
         span, source = self._kept(_OF_FILES)
         for info, _ in self._recent():
             given = info.get("operationParameters", {}).get("specifiedRetentionMillis")
@@ -110,7 +110,7 @@ class DeltaInspection(TableInspection):
         return HeldRows(len(paths), rows, tuple(missing), removed, undone)
 
     def _is_undone(self, version: int) -> bool:
-        """Return whether the table was restored to a version before one that added data files."""
+        """Return whether the table was restored to a version before ``version``."""
         newest = int(self._table.version())
         restored = {
             int(commit["version"]): commit.get("operationParameters", {}).get("version")
@@ -128,7 +128,7 @@ class DeltaInspection(TableInspection):
         return now < version
 
     def _version_as(self, restored: int, oldest: int) -> int:
-        """Return the last version before a RESTORE with its data files; if none had them, `oldest` - 1."""
+        """Return the last version before a RESTORE with the same data files; ``oldest`` - 1 without one."""
         differing: set[str] = set()
         for version in range(restored, oldest, -1):
             for action in self._entry(version) or ():
@@ -140,7 +140,7 @@ class DeltaInspection(TableInspection):
         return oldest - 1
 
     def _recent(self) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
-        """Yield the last commits, the newest first: what each says of itself, and its actions."""
+        """Yield the last commits, the newest first: ``commitInfo`` and actions of each."""
         newest = int(self._table.version())
         for version in range(newest, max(-1, newest - RECENT), -1):
             actions = self._entry(version)
@@ -156,7 +156,7 @@ class DeltaInspection(TableInspection):
         return _actions(store, path) if store.get_file_info(path).is_file else None
 
     def _unnamed(self) -> list[UnnamedFile]:
-        """Return the data files of runs that are not live, and that no entry of the log names."""
+        """Return the data files of runs that are neither live nor named by an entry of the log."""
         store = self._store()
         named = {file.path for file in live_files(self._table)}
         for info in store.get_file_info(FileSelector(_LOG)):
@@ -176,7 +176,7 @@ def _actions(store: FileSystem, path: str) -> list[dict[str, Any]]:
 
 
 def _foreign(info: Mapping[str, Any], actions: Sequence[Mapping[str, Any]]) -> ForeignCommit:
-    """Return a commit by its actions: operations of engines have many names."""
+    """Return a commit; its actions decide whether it removes, as engines name operations differently."""
     application = next((action["txn"]["appId"] for action in actions if "txn" in action), "")
     return ForeignCommit(
         str(info.get("operation", "unknown operation")),

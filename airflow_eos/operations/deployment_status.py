@@ -1,4 +1,4 @@
-"""The state of a deployment: ledger, progress of groups, runs, open transactions, and exceeded limits."""
+"""Reports the state of a deployment: ledger, progress of groups, runs, open transactions, exceeded limits."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ class DeploymentStatus:
     """The state of all groups, pipelines and transactions of a deployment, or of those that were named.
 
     :param cursors: by consumer group; None without a record, an error if it is unreadable.
-    :param runs: summaries of named runs by ``<pipeline>/<run id>``, of a run in rounds or mapped tasks of its
-        latest record; None without a record.
-    :param progress: by group, of those with a readable cursor.
+    :param runs: named runs by ``<pipeline>/<run id>``, with the latest record of a run in rounds or mapped
+        tasks; None without a record.
+    :param progress: by group, for groups with a readable cursor.
     :param open_transactions: the oldest first.
-    :param names: what the ledger has; None if groups or runs were named.
+    :param names: all names in the ledger; None if groups or runs were named.
     """
 
     topic: str
@@ -162,7 +162,7 @@ def _cursor_summary(cursor: CursorRecord | LedgerUnreadable | None) -> dict[str,
 
 
 def _meant(runs: Mapping[str, RunInLedger], meanings: Sequence[tuple[str, str]]) -> tuple[str, RunInLedger]:
-    """Return the first of these names that is in the ledger, with its run; or else the first."""
+    """Return the first of these names that is in the ledger, with its run; the first name without one."""
     answers = [(name, runs[name]) for name in (keys.run_name(*meaning) for meaning in meanings)]
     return next((answer for answer in answers if answer[1] is not None), answers[0])
 
@@ -170,7 +170,7 @@ def _meant(runs: Mapping[str, RunInLedger], meanings: Sequence[tuple[str, str]])
 def _of_groups(
     transactions: Sequence[OpenTransaction], prefix: str, groups: Sequence[str]
 ) -> list[OpenTransaction]:
-    """Return the open transactions of the groups' cursors, also before their first commit."""
+    """Return the open transactions of the groups' cursors, even before their first commit."""
     return [
         transaction
         for transaction in transactions
@@ -207,8 +207,8 @@ def missing(deployment: Deployment, status: DeploymentStatus) -> list[tuple[str,
 class Exceeded:
     """A limit that is exceeded.
 
-    :param kind: of what exceeds it.
-    :param value: None if it is unknown, which exceeds every limit.
+    :param kind: kind of ``name``.
+    :param value: None if unknown, which exceeds every limit.
     """
 
     kind: Kind
@@ -244,7 +244,7 @@ def exceeded(
 
 
 def _measured(status: DeploymentStatus) -> Iterator[tuple[Kind, str, str, float | None]]:
-    """Yield kind and name of what has a limit, the limit's name, and the value; None: it is unknown."""
+    """Yield kind and name of each measured object, the limit's name, and the value; None if unknown."""
     for group, cursor in status.cursors.items():
         if cursor is not None:
             progress = status.progress.get(group)  # an unreadable cursor has none

@@ -45,10 +45,10 @@ _OPEN_IN_LEDGER = "a run whose own record is among them waits for the end, and l
 
 @dataclass(frozen=True, slots=True)
 class DoctorOptions:
-    """What the doctor should check.
+    """The scope of the doctor's checks.
 
     :param group: consumer group of a cursor; None to check no group.
-    :param tables: that runs write, with the properties of their connections.
+    :param tables: tables that runs write, with the properties of their connections.
     :param oldest: start of the oldest interval to read, aware; None if runs do not read intervals.
     """
 
@@ -80,7 +80,7 @@ def examine(options: DoctorOptions) -> list[Check]:
         findings += guarded("time-outs", timeouts)
         findings += guarded("expiry of ids", checks.expiry(features))
         for name in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC):
-            findings += guarded(f"topic {name}", _brokers_own(control, name, brokers))
+            findings += guarded(f"topic {name}", _internal_topic(control, name, brokers))
         findings += guarded("transactional id", _transactional_id(control, options))
         unreadable = _unreadable_ledger(control)
 
@@ -114,8 +114,8 @@ def examine(options: DoctorOptions) -> list[Check]:
     return findings
 
 
-def _brokers_own(control: ControlPlane, name: str, brokers: int) -> Iterator[Check]:
-    """Check that a topic of the brokers takes writes; silent if it does, or if it may not be described."""
+def _internal_topic(control: ControlPlane, name: str, brokers: int) -> Iterator[Check]:
+    """Check that an internal topic accepts writes; no finding if it does, or may not be described."""
     topic = checks.visible_topic(control, name)
     if topic is not None:
         yield from (check for check in checks.durability(control, topic, brokers) if check.status == "fail")
@@ -167,7 +167,7 @@ def _transactional_id(control: ControlPlane, options: DoctorOptions) -> Iterator
                 with contextlib.closing(transactions.fence(name, announced=False)) as session:
                     allowed = session.transaction_timeout
             else:
-                # Of a producer that does not exist: brokers check Write first, and end no transaction.
+                # EndTxn of a nonexistent producer: brokers check Write first, and end no transaction.
                 transactions.abort(ProducerIdentity(name, _NOBODY, 0), timeout=checks.CHECK_PATIENCE)
         except AuthorizationFailed as error:  # noqa: PERF203 - two at most
             refused[name] = error
@@ -187,7 +187,7 @@ def _transactional_id(control: ControlPlane, options: DoctorOptions) -> Iterator
 
 
 def _ledger_writers(control: ControlPlane) -> Iterator[Check]:
-    """Check for records that no run wrote; reads the whole ledger."""
+    """Check the ledger for records that no run wrote; reads all of it."""
     try:
         partitions = control.ledger.describe(wait=False).partitions
     except (LedgerMissing, AuthorizationFailed):
@@ -262,7 +262,7 @@ def _topics_of(control: ControlPlane, group: str | None) -> Collection[str]:
         return ()  # the check of the group reports it
 
 
-def _beside_the_group(control: ControlPlane, group: str) -> Iterator[Check]:
+def _related_permissions(control: ControlPlane, group: str) -> Iterator[Check]:
     """Check permissions on the offsets topic, and on the group of runs without a cursor."""
     topic = OFFSETS_TOPIC
     of_topic = control.cluster.topic_operations([topic]).get(topic)
@@ -285,7 +285,7 @@ def _group(control: ControlPlane, options: DoctorOptions, group: str) -> Iterato
     if missing := not_granted(described.operations, {"READ", "DESCRIBE"}):
         yield Check(subject, "fail", f"not granted: {missing}", f"grant {missing} on group {group!r}")
         return
-    yield from _beside_the_group(control, group)
+    yield from _related_permissions(control, group)
     laws.group_is_empty(group, described.members)
     control.cluster.group_offsets_partition(group)  # needed for the proof before a commit
     try:
@@ -316,7 +316,7 @@ def _group(control: ControlPlane, options: DoctorOptions, group: str) -> Iterato
 
 
 def _refuse_offsets(control: ControlPlane, options: DoctorOptions, group: str, ledger_id: str) -> None:
-    """Refuse offsets beside another ledger, or of a cursor that the ledger has lost."""
+    """Refuse offsets committed with another ledger, or by a cursor that the ledger has lost."""
     for name in (group, f"{group}.runs"):
         with contextlib.suppress(AuthorizationFailed):  # missing grants are a check of their own
             committed = control.cluster.committed(name, None, stable=False)
@@ -328,7 +328,7 @@ def _refuse_offsets(control: ControlPlane, options: DoctorOptions, group: str, l
 
 
 def _undecided(control: ControlPlane, group: str, moved: Sequence[MovedPosition]) -> str:
-    """Return what keeps a group's ledger partition undecided and may hide the cursor; empty if nothing."""
+    """Return the open transactions in a group's ledger partition that may hide the cursor; else empty."""
     if any(item.offset is not None for item in moved):
         return ""  # the log has lost records: no cursor changes that
     bounds = control.cluster.log_bounds([control.authority.place(group)])
@@ -336,7 +336,7 @@ def _undecided(control: ControlPlane, group: str, moved: Sequence[MovedPosition]
 
 
 def _reset(options: DoctorOptions, group: str, moved: Sequence[MovedPosition]) -> str:
-    """Return the advice for positions that no run goes on from; one that is not in the log comes first."""
+    """Return the advice for refused positions; one that is not in the log comes first."""
     command = functools.partial(options.deployment.command_line.command, "reset-offsets")
     for item in moved:
         if item.offset is not None:

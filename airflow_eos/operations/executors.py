@@ -1,4 +1,4 @@
-"""Checks the versions of Spark's executors, and the encryption of credentials on the way to them."""
+"""Checks the versions of Spark's executors, and whether credentials travel to them encrypted."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PATIENCE = 5.0
 
 
 def distribution_problems() -> list[Check]:
-    """Return a finding if PySpark and its client, as installed here, do not fit together."""
+    """Return a finding if the installed versions of PySpark and its client do not match."""
     installed = installed_distributions()
     if installed.agree:
         return []
@@ -27,10 +27,10 @@ def distribution_problems() -> list[Check]:
 
 
 def check_executors(address: str, kafka: ClientConfig, *, encrypted: bool) -> list[Check]:
-    """Compare versions in a session on a master or a Spark Connect server, and check the way to it.
+    """Compare versions in a session on a master or a Spark Connect server, and check the connection to it.
 
     :param address: ``local[2]``, ``spark://host:7077``, ``sc://host:15002``, ...
-    :param encrypted: refuse a way in clear, as ``[eos] require_encrypted_spark`` does.
+    :param encrypted: refuse an unencrypted connection, as ``[eos] require_encrypted_spark`` does.
     """
     checks = _checks(f"executors of {shown_address(address)}", address, kafka, encrypted=encrypted)
     return [replace(check, found=without_parameters(check.found, address)) for check in checks]
@@ -77,8 +77,8 @@ def credentials_on_the_way(
 ) -> list[Check]:
     """Return a finding about the credentials' encryption on the way to Spark; empty without credentials.
 
-    :param spark: the session's settings in force.
-    :param encrypted: a way in clear stops runs.
+    :param spark: the session's effective settings.
+    :param encrypted: whether an unencrypted connection stops runs.
     """
     if not kafka.has_secrets:
         return []

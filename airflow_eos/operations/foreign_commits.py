@@ -1,4 +1,4 @@
-"""The doctor's check of who else commits to a table, and what that means for runs."""
+"""The doctor's check for commits of other writers to a table, and their effect on runs."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from airflow_eos.operations.checks import Check
 from airflow_eos.wording import counted, moment_text, some_of
 
 RECENT = 100
-"""Commits that are looked at: the last ones of a table."""
+"""Number of a table's last commits that are checked."""
 
 
 @dataclass(frozen=True, slots=True)
 class ForeignCommit:
     """A commit that no run made.
 
-    :param operation: in the words of the table's format.
+    :param operation: name of the operation in the table's format.
     :param writer: engine and application, as far as the commit names them.
     :param removes: whether it removed data files or rows, or may have.
     :param timestamp: ms since 1970.
@@ -30,9 +30,9 @@ class ForeignCommit:
 
 
 def other_writers(name: str, number: int, foreign: Sequence[ForeignCommit]) -> Check:
-    """Check whether others have removed or rewritten rows; appends of others cost a run a look.
+    """Check whether others have removed or rewritten rows; after their appends a run only re-reads the table.
 
-    :param number: of the last commits that were looked at, those of runs included.
+    :param number: number of checked commits, including those of runs.
     """
     subject = f"{name} other writers"
     commits = counted(number, "commit")
@@ -60,6 +60,6 @@ def other_writers(name: str, number: int, foreign: Sequence[ForeignCommit]) -> C
 
 
 def writer_text(engine: str, application: str) -> str:
-    """Return who made a commit, as far as it says."""
+    """Return engine and application of a commit, as far as it names them."""
     parts = (engine, f"application {application}" if application else "")
     return ", ".join(part for part in parts if part)

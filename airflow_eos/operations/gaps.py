@@ -1,4 +1,4 @@
-"""Gaps: time between the committed intervals of a pipeline that no committed run covers."""
+"""Finds gaps: time between the committed intervals of a pipeline that no committed run covers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The progress of a consumer group: what its cursor has not read, and why it may not."""
+"""The progress of a consumer group: its unread offsets, and what blocks its next run."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class GroupProgress:
-    """Unread offsets of a group with a cursor, and the transaction of a run that is at work.
+    """Unread offsets of a group with a cursor, and the transaction of an active run.
 
-    :param unread: None if they are unknown.
-    :param unknown: why they are unknown: why the next run would be refused, or an error.
-    :param open_transaction: the oldest of the cursor's transactional ids; None if none is open.
+    :param unread: None if unknown.
+    :param unknown: the reason: why the next run would be refused, or an error.
+    :param open_transaction: the oldest one of the cursor's transactional ids; None if none is open.
     :param is_complete: whether ``open_transaction`` is known.
-    :param asked_at: ages are those of this moment.
+    :param asked_at: reference time of all ages.
     """
 
     layout: str
@@ -41,7 +41,7 @@ class GroupProgress:
 
     @property
     def oldest_open_seconds(self) -> float | None:
-        """Age of the oldest transaction that is open or waited behind; 0 if none is, None if unknown."""
+        """Age of the oldest open transaction, own or blocking the source; 0 without one, None if unknown."""
         if not self.is_complete:
             return None
         undecided = () if self.unread is None else self.unread.undecided
@@ -68,7 +68,7 @@ class GroupProgress:
 
 
 def progress_of(control: ControlPlane, group: str, cursor: CursorRecord) -> GroupProgress:
-    """Return the progress of a group by its cursor; an error of this group alone is why it is unknown.
+    """Return the progress of a group with a cursor; an error of this group alone becomes its ``unknown``.
 
     :raises BrokersUnavailable: no broker answers.
     """
@@ -90,7 +90,7 @@ def progress_of(control: ControlPlane, group: str, cursor: CursorRecord) -> Grou
 
 
 def _refusal(control: ControlPlane, cursor: CursorRecord, read: Collection[str]) -> str:
-    """Return why the next run of a cursor would fail; empty if nothing shows it."""
+    """Return why the next run of a cursor would fail; empty if no reason is visible."""
     try:
         topics = control.cluster.describe_topics(read)
         if without := without_leader(*topics.values()) or offsets_without_leader(control, cursor.group):

@@ -1,7 +1,7 @@
-"""The page's part of the doctor: checks that a read-only principal can make.
+"""The web page's subset of the doctor: checks that a read-only principal can make.
 
-They do not read the ledger: the caller passes what it has read there. A missing permission is ``unknown``,
-not a failure.
+They do not read the ledger: the caller passes what it has read. A missing permission is ``unknown``, not a
+failure.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def health(
     """Return all findings; checks of topics cover sources and sinks.
 
     :param ignored: partition and offset of records of the ledger that no run wrote.
-    :param ids: transactional id of each producer id that a record names.
+    :param ids: transactional ids by producer id, from records of the ledger.
     :raises BrokersUnavailable: no check was possible.
     """
     with ControlPlane(deployment) as control:

@@ -1,4 +1,4 @@
-"""What an Iceberg table and its storage tell an administrator."""
+"""Inspects an Iceberg table and its storage for administrators."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ from airflow_eos.operations.table_retention import milliseconds, retention_check
 from airflow_eos.run.publishing import RUN_KEY
 
 PROPERTY = re.compile(r"eos\.[0-9a-f]+")
-"""Names of the properties of a table that say which runs published last."""
+"""Names of the table properties that list the last published runs."""
 _APPLICATION = ("app-id", "spark.app.id", "flink.job-id", "trino_query_id")
-"""Under which names engines put themselves into the summary of a snapshot."""
+"""Names under which engines identify themselves in the summary of a snapshot."""
 _MAX_AGE, _DEFAULT_AGE_MS = "history.expire.max-snapshot-age-ms", "432000000"
 _MAX_REF_AGE = "history.expire.max-ref-age-ms"
 _DELETES_METADATA = "write.metadata.delete-after-commit.enabled"
 _METADATA_KEPT = "write.metadata.previous-versions-max"
 _SAFE_METADATA = 10
-"""Commits that others may make between the catalog's answer and the read of the file that it names."""
+"""Commits that others may make between the catalog's answer and the read of the metadata file it names."""
 # Counter and task of the writer, the digest of the run key, a random part.
 _FILE = re.compile(r"\d+-\d+-(?P<label>[0-9a-f]{20})-[0-9a-f-]{36}[-.\d]*\.parquet")
 
 
 class IcebergInspection(TableInspection):
-    """Looks at one version of a table."""
+    """Inspects one version of a table."""
 
     REMOVAL = "Iceberg's remove_orphan_files"
 
@@ -69,7 +69,7 @@ class IcebergInspection(TableInspection):
         yield self._unnamed_check(run_keys)
 
     def _recent_commits(self) -> tuple[int, list[ForeignCommit]]:
-        """Return the number of the last commits, and those of others, also rollbacks of the main branch."""
+        """Return the number of recent commits, and those of others, including rollbacks of main."""
         snapshots = list(islice(self._ancestors(self._head), RECENT))
         foreign = [_foreign(snapshot) for snapshot in snapshots if RUN_KEY not in _summary(snapshot)]
         if self._branch == MAIN:
@@ -77,7 +77,7 @@ class IcebergInspection(TableInspection):
         return len(snapshots), foreign
 
     def _retention(self) -> Iterator[Check]:
-        """Check for how long an expiry keeps snapshots and, if it is idle, the branch itself."""
+        """Check how long snapshot expiry keeps snapshots and, if it is idle, the branch itself."""
         properties, ref = self._table.metadata.properties, self._table.metadata.refs.get(self._branch)
         source, text = _MAX_AGE, properties.get(_MAX_AGE, _DEFAULT_AGE_MS)
         if ref is not None and ref.max_snapshot_age_ms is not None:
@@ -162,7 +162,7 @@ class IcebergInspection(TableInspection):
         return HeldRows(len(paths), rows, tuple(missing), undone=self._is_undone(snapshot, paths))
 
     def _is_undone(self, snapshot: Snapshot, paths: Sequence[str]) -> bool:
-        """Return whether the branch was set back behind a snapshot, and lacks data files that it added."""
+        """Return whether the branch was rolled back to before a snapshot, and lacks its data files."""
         head = self._head
         if head is None:
             return True
@@ -171,8 +171,8 @@ class IcebergInspection(TableInspection):
             return False
         oldest, numbers = ancestors[-1], {kept.sequence_number for kept in self._table.snapshots()}
         own, first = snapshot.sequence_number or 0, oldest.sequence_number or 0
-        # An expiry leaves tagged snapshots, and those that were set back for as long as their age says. Only
-        # expired ones can have stood between this one and the head's; format version 1 has no numbers.
+        # Expiry keeps tagged snapshots, and rolled-back ones until they are old enough. Only expired ones can
+        # have been between this snapshot and the head's; format version 1 has no sequence numbers.
         is_expired_between = any(number not in numbers for number in range(own + 1, first))
         if is_expired_between or (not own and oldest.parent_snapshot_id is not None):
             return False
@@ -189,7 +189,7 @@ class IcebergInspection(TableInspection):
         return self._table.metadata.snapshot_by_name(self._branch)
 
     def _ancestors(self, snapshot: Snapshot | None) -> Iterator[Snapshot]:
-        """Yield a snapshot and those before it, as far as they are not expired."""
+        """Yield a snapshot and its unexpired ancestors."""
         by_id = {kept.snapshot_id: kept for kept in self._table.snapshots()}  # pyiceberg searches a list
         while snapshot is not None:
             yield snapshot
@@ -197,7 +197,7 @@ class IcebergInspection(TableInspection):
             snapshot = None if parent is None else by_id.get(parent)
 
     def _rollbacks(self) -> Iterator[ForeignCommit]:
-        """Yield the moves of the main branch to a snapshot before its head; nothing says who made them."""
+        """Yield rollbacks of the main branch; the table does not record who made them."""
         for before, after in pairwise(self._table.history()[-RECENT:]):
             ancestors = self._ancestors(self._table.snapshot_by_id(before.snapshot_id))
             if after.snapshot_id in [snapshot.snapshot_id for snapshot in islice(ancestors, 1, None)]:
@@ -223,7 +223,7 @@ class IcebergInspection(TableInspection):
         io = self._table.io
         if not isinstance(io, PyArrowFileIO):
             return None
-        # As the storage's listing has them: without a scheme.
+        # Without a scheme, like the storage's listing.
         named = {io.parse_location(path, io.properties)[2] for path in self._named_paths()}
         scheme, netloc, folder = io.parse_location(self._data_location, io.properties)
         selector = FileSelector(folder, recursive=True, allow_not_found=True)
@@ -243,7 +243,7 @@ def _summary(snapshot: Snapshot) -> Mapping[str, str]:
 
 def _foreign(snapshot: Snapshot) -> ForeignCommit:
     summary = _summary(snapshot)
-    # Format version 1 lets a snapshot have no summary.
+    # In format version 1 a snapshot's summary is optional.
     operation = "unknown operation" if snapshot.summary is None else snapshot.summary.operation.value
     engine = f"{summary.get('engine-name', '')} {summary.get('engine-version', '')}".strip()
     application = next((summary[name] for name in _APPLICATION if name in summary), "")

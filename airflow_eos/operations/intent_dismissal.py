@@ -1,4 +1,4 @@
-"""Takes back an INTENT whose table no longer exists, which no run can settle."""
+"""Dismisses an INTENT whose table no longer exists, which no run can settle."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from airflow_eos.table_ports import TableSink, TableVersion
 
 @dataclass(frozen=True, slots=True)
 class DismissedIntent(JsonForm):
-    """An INTENT, the table that it names, its run's offset ranges, and whether it was taken back."""
+    """An INTENT, the table that it names, its run's offset ranges, and whether it was dismissed."""
 
     key: str
     partition: int
@@ -42,19 +42,19 @@ def dismiss_intent(
     routing: str,
     execute: bool = True,
 ) -> DismissedIntent:
-    """Take an INTENT back whose table does not exist any more; the next run reads its records again.
+    """Dismiss an INTENT whose table no longer exists; the next run reads its records again.
 
-    The table is checked after the fence of the INTENT's transactional id: an attempt that sleeps before its
+    The table is checked after fencing the INTENT's transactional id: an attempt that is paused before its
     commit cannot publish afterwards, because its commit names the id of the deleted table.
 
     :param key: key in the ledger, ``intent:<transactional id>``.
     :param table_of: returns the table that an INTENT names, with the properties of its connection; None: the
-        caller vouches that it does not exist.
+        caller asserts that it does not exist.
     :param routing: the group of a cursor, else the pipeline.
     :param execute: False for a dry run.
-    :raises ConfigurationError: there is no such INTENT, or its table exists and can tell.
-    :raises OutcomeUnknown: nobody says whether the table exists, or an earlier transaction of the id is open.
-    :raises NotYetVisible: it is taken back, but the marker is missing.
+    :raises ConfigurationError: there is no such INTENT, or its table exists and shows the run's outcome.
+    :raises OutcomeUnknown: whether the table exists is unknown, or an earlier transaction of the id is open.
+    :raises NotYetVisible: it is dismissed, but the marker is missing.
     """
     with ControlPlane(deployment) as control:
         ledger = control.verify_ledger(to_write=execute)
@@ -83,13 +83,13 @@ def dismiss_intent(
 
 
 def refuse_present(intent: Intent, transactional_id: str, table: SinkTable, ledger_topic_id: str) -> None:
-    """Return if the table that a run was about to publish in is gone.
+    """Raise unless the table that a run was about to publish in no longer exists.
 
-    :param table: with the properties of its connection.
-    :raises ConfigurationError: the table exists and can tell whether the run published, or it cannot be
-        asked with what the connection says.
+    :param table: the table, with the properties of its connection.
+    :raises ConfigurationError: the table exists and shows whether the run published, or the connection is
+        not valid.
     :raises UnknownTable: a table of that name exists and cannot be written, or it has another name now.
-    :raises OutcomeUnknown: catalog, store or database do not say whether the table exists.
+    :raises OutcomeUnknown: catalog, store or database do not show whether the table exists.
     """
     try:
         if isinstance(table, PostgresTable) and _is_dropped(table, intent, transactional_id):
@@ -114,7 +114,7 @@ def refuse_present(intent: Intent, transactional_id: str, table: SinkTable, ledg
 
 
 def _is_dropped(table: PostgresTable, intent: Intent, transactional_id: str) -> bool:
-    """Ask for the row of ``airflow_eos.published``: a look by a sink makes it where it is missing."""
+    """Return whether the table was dropped, by ``airflow_eos.published``: loading a sink would add a row."""
     from airflow_eos.operations.postgres_checks import place_now
 
     name, published, has_successor = place_now(table, intent.layout.uuid)

@@ -37,7 +37,7 @@ class TransactionTimes(JsonForm):
 
     @classmethod
     def of(cls, status: TransactionDescription, now: dt.datetime) -> TransactionTimes:
-        """Return the times from a coordinator's view, which has a start time even if none is open."""
+        """Return the times from a coordinator's description, which has a start time even if none is open."""
         started, age = None, None
         moment = moment_of(status.start_ms)
         if status.state in OPEN_STATES and status.start_ms >= 0 and moment is not None:
@@ -61,8 +61,8 @@ class OpenTransaction(JsonForm):
 class EndedTransaction(JsonForm):
     """The result of an abort or of its dry run; times as in :class:`TransactionTimes`.
 
-    :param foreign: its id does not have the prefix.
-    :param state: the coordinator's state now; None if it does not know the id any more.
+    :param foreign: whether its id does not have the prefix.
+    :param state: the coordinator's current state; None if it no longer knows the id.
     :param answer: the coordinator's answer, or why no request was sent.
     :param done: whether the coordinator was asked to abort.
     """
@@ -89,7 +89,7 @@ def abort_transaction(
     foreign: bool = False,
     execute: bool = True,
 ) -> EndedTransaction:
-    """Abort an open transaction by EndTxn under the producer id and epoch that the coordinator names.
+    """Abort an open transaction by EndTxn with the producer id and epoch that the coordinator returns.
 
     It does not send InitProducerId. A live owner gets an error at its next request, and its run starts over
     or is retried.
@@ -161,7 +161,7 @@ def open_ones(control: ControlPlane, transactional_ids: Iterable[str]) -> list[O
 def described_open(
     control: ControlPlane, transactional_ids: Iterable[str]
 ) -> dict[str, TransactionDescription]:
-    """Return the coordinators' views of these ids by id; omits those without an open transaction."""
+    """Return the coordinators' descriptions by transactional id; omits ids without an open transaction."""
     described = {name: control.cluster.describe_transaction(name) for name in transactional_ids}
     return {name: it for name, it in described.items() if it is not None and it.state in OPEN_STATES}
 

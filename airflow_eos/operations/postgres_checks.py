@@ -34,7 +34,7 @@ FROM airflow_eos.published p
     LEFT JOIN pg_class c ON c.oid = p.target AND c.relkind IN ('r', 'p')
     LEFT JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE p.id::text = %s"""
-"""The name of the table now, empty if it was dropped, and whether a table has the name that it had."""
+"""The table's current name, empty if it was dropped, and whether any table has its old name."""
 _GROUPS = "SELECT runs FROM airflow_eos.published WHERE target = %s AND position('/' IN pipeline) = 0"
 _OTHER_WRITERS = """SELECT rolname FROM pg_roles WHERE NOT rolsuper AND rolname <> current_user
     AND NOT starts_with(rolname, 'pg_') AND has_table_privilege(oid, to_regclass(%s), 'UPDATE') ORDER BY 1"""
@@ -43,7 +43,7 @@ _SHOWN = 10
 
 
 def postgres_checks(table: PostgresTable, run_keys: RunKeys) -> Iterator[Check]:
-    """Check that runs can write a table, and list the rows of attempts that were staged and not published."""
+    """Check that runs can write a table, and list rows that attempts have staged but not published."""
     name = f"table {table}"
     try:
         with transaction(table) as connection:
@@ -73,7 +73,7 @@ def postgres_checks(table: PostgresTable, run_keys: RunKeys) -> Iterator[Check]:
 
 
 def rows_of_run(table: PostgresTable, identity: str, run: EarlierRows) -> tuple[int, str]:
-    """Return how many rows a database has as a run wrote them, or 0 and why it has lost the run's commit.
+    """Return the number of unchanged rows of a run, or 0 and why the database has lost the run's commit.
 
     :raises UnknownTable: the table was renamed, and no other one has its name.
     :raises psycopg.Error: the server does not answer, or this role may not read the table.
@@ -95,10 +95,9 @@ def rows_of_run(table: PostgresTable, identity: str, run: EarlierRows) -> tuple[
 
 
 def place_now(table: PostgresTable, identity: str) -> tuple[str, PublishedRuns, bool]:
-    """Return a table's name now, empty if it was dropped, its runs, and whether a table has its old name.
+    """Return a table's current name, empty if dropped, its runs, and whether any table has its old name.
 
-    What runs have published in a table outlives it. A database without that row is another one, or has lost
-    what it knew.
+    The row of published runs outlives the table. A database without that row is another one, or has lost it.
 
     :raises OutcomeUnknown: the database does not have the row, or does not answer.
     """

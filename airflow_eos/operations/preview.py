@@ -51,7 +51,7 @@ class RunPreview:
 def preview(spec: RunSpec) -> RunPreview:
     """Return ids, ranges and notes of a spec's run, and its record if it is committed.
 
-    :raises PlanError: the run would raise it: pruned, no starting point, a moved cursor, ...
+    :raises PlanError: as the run would: pruned, no starting point, a moved cursor, ...
     """
     key = keys.run_key(spec)
     with ControlPlane(spec) as control, control.refusing_lost_ledger():

@@ -37,7 +37,7 @@ BATCH_RECORDS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class OldRun:
-    """A committed run with its rounds and reprocessings. Its records are read again when they are pruned.
+    """A committed run with its rounds and reprocessings, whose records are read again for pruning.
 
     :param key: key of the whole run.
     :param run_keys: run keys of its records, in commit order.
@@ -78,7 +78,7 @@ class Pruner:
         not ended, the last run of each pipeline and of each cursor, the run that a cursor names, and runs
         whose transaction is open on a leader.
 
-        A record is old only by two clocks: its writer's (``staged_at``) and that of the broker.
+        A record is old only if both its writer's clock (``staged_at``) and the broker's say so.
 
         :param before: UTC, in the format of run records.
         """
@@ -88,7 +88,7 @@ class Pruner:
         }
         since = self._first_since(partition, keys.utc_moment(before))
         runs = _runs_of(answer.committed, open_keys)
-        kept = _last_ones(runs) | self._named_by_cursors
+        kept = _latest_runs(runs) | self._named_by_cursors
         chosen = [
             run
             for run in runs
@@ -98,11 +98,11 @@ class Pruner:
             and any(map(keys.ends_run, run.run_keys))
             and (pipeline is None or run.pipeline == pipeline)
         ]
-        hanging = self._open_somewhere(chosen, partition)
+        hanging = self._open_producers(chosen, partition)
         return [run for run in chosen if hanging.isdisjoint(run.producers)]
 
     def _first_since(self, partition: int, moment: dt.datetime) -> int | None:
-        """Return the first offset that the broker wrote at that moment or later; None if there is none."""
+        """Return the first offset that the broker wrote at this time or later; None if there is none."""
         tp = TopicPartition(self.ledger.topic, partition)
         timestamp = max(timestamp_of(moment), 0)  # negative values have special meanings
         first = self.cluster.offsets_for_time([tp], timestamp, markers=True)[tp]
@@ -111,7 +111,7 @@ class Pruner:
     def prune(self, partition: int, before: str, runs: Sequence[OldRun]) -> list[OldRun]:
         """Remove the records of runs; return those removed by this call.
 
-        The runs of a pipeline stay, with a warning, if what the ledger says of its pruned runs is unreadable.
+        The runs of a pipeline stay, with a warning, if its record of pruned runs is unreadable.
 
         :param runs: runs of this partition, from :meth:`old_runs`.
         :raises ConfigurationError: by the broker's clock, ``before`` is not ``min_age`` ago; nothing is
@@ -129,7 +129,7 @@ class Pruner:
                 for batch in batches:
                     pruned += self._prune(partition, before, pipeline, batch)
             except LedgerUnreadable as error:
-                log.warning("The runs of the pipeline %r stay: %s", pipeline, error)
+                log.warning("The runs of the pipeline %r are kept: %s", pipeline, error)
         return pruned
 
     def _prune(self, partition: int, before: str, pipeline: str, batch: Sequence[OldRun]) -> list[OldRun]:
@@ -145,7 +145,7 @@ class Pruner:
             tombstones = _record_keys(new)
             removed = {key: stored[key] for key in tombstones if key in stored}
             values = _digests(stored, before, pipeline, new, producer)
-            values[horizon_key] = _beyond(
+            values[horizon_key] = _horizon_after(
                 stored.get(horizon_key), before, pipeline, removed, len(new)
             ).to_json(producer)
             transaction.commit(
@@ -159,7 +159,7 @@ class Pruner:
         return new
 
     def _is_past(self, partition: int, before: str) -> None:
-        """Refuse if this machine's clock is ahead; the staged messages have the broker's time."""
+        """Raise if this machine's clock is ahead of the broker's, by the time of the staged messages."""
         if self._first_since(partition, keys.utc_moment(before) + self.min_age) is None:
             raise ConfigurationError(
                 f"{before} is less than {self.min_age} ago by the clock of the broker that leads ledger "
@@ -176,10 +176,10 @@ class Pruner:
                 named.add((cursor.pipeline, keys.whole_run_key(cursor.run_key)))
         return named
 
-    def _open_somewhere(self, runs: Sequence[OldRun], partition: int) -> set[tuple[int, int]]:
+    def _open_producers(self, runs: Sequence[OldRun], partition: int) -> set[tuple[int, int]]:
         """Return the producers with an open transaction in partitions that these runs wrote to.
 
-        Their records must stay: they tell repair how the transaction was decided.
+        Their records must stay: they show repair how the transaction was decided.
         """
         written = frozenset[TopicPartition]().union(*(run.written for run in runs))
         partitions: list[TopicPartition] = [TopicPartition(self.ledger.topic, partition)]
@@ -232,7 +232,7 @@ def _runs_of(committed: Mapping[str, LedgerValue], open_keys: Iterable[str]) -> 
     return sorted(readable, key=lambda run: (run.offset, run.key))
 
 
-def _last_ones(runs: Sequence[OldRun]) -> set[tuple[str, str]]:
+def _latest_runs(runs: Sequence[OldRun]) -> set[tuple[str, str]]:
     last: dict[tuple[str, str], tuple[str, str]] = {}
     for run in runs:
         last[run.pipeline, ""] = run.pipeline, run.key
@@ -263,7 +263,7 @@ def _digests(
     return values
 
 
-def _beyond(
+def _horizon_after(
     value: LedgerValue | None, before: str, pipeline: str, removed: Mapping[str, LedgerValue], runs: int
 ) -> Horizon:
     """Return a pipeline's horizon after this number of runs, with these records by key, is pruned."""

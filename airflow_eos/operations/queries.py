@@ -42,7 +42,7 @@ def create_ledger(deployment: Deployment, *, adopt_new: bool = False) -> LedgerI
 
 
 def pruned_of(control: ControlPlane, pipeline: str, run_key: str) -> tuple[str, Mapping[str, LedgerValue]]:
-    """Return the key of the whole run, and the ledger's digests among which it is if it was pruned."""
+    """Return the key of the whole run, and the ledger's digests that contain it if it was pruned."""
     whole = keys.whole_run_key(run_key)
     return whole, control.authority.peek([keys.pruned_key(pipeline, whole)], routing=pipeline)
 
@@ -72,7 +72,7 @@ def run_records(deployment: Deployment, pipeline: str) -> tuple[list[RunRecord],
 
 @dataclass(frozen=True, slots=True)
 class OpenIntent(JsonForm):
-    """An open INTENT: its run is at work, or died. The pipeline's next run settles it.
+    """An open INTENT: its run is active or has died. The pipeline's next run settles it.
 
     :param since: when it was written, by the driver's clock.
     """
@@ -160,7 +160,7 @@ def readable_runs(
 
 
 def _parsed(value: str) -> Any:
-    """Return a value parsed as JSON; as text if it is not JSON, or nested deeper than printing can follow."""
+    """Return a value parsed as JSON; as text if it is not JSON, or nested too deeply to print."""
     try:
         data = json.loads(value, parse_constant=finite, parse_float=finite)
     except (ValueError, RecursionError):

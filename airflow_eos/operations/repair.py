@@ -61,7 +61,7 @@ class LeftOpen:
     """Searches topics for transactions of this package that no coordinator will end; read-only.
 
     :param id_of: returns the transactional id of a producer id that its coordinator has forgotten, or None.
-    :param unseen: receives why a topic could not be searched: it is missing, hidden, or has no leader.
+    :param unseen: filled with the reason why a topic could not be searched: missing, hidden, without leader.
     """
 
     cluster: KafkaCluster
@@ -70,7 +70,7 @@ class LeftOpen:
     unseen: dict[str, EosError] = field(default_factory=dict)
 
     def candidates(self, topics: Collection[str]) -> list[Left]:
-        """Return candidates; :meth:`still` removes transactions that were just being ended."""
+        """Return candidates; :meth:`still` removes those that were just ending."""
         open_there = self._open(topics)
         if not open_there:
             return []
@@ -138,7 +138,7 @@ class Hanging(JsonForm):
     """A transaction that is open on a leader although no coordinator will end it.
 
     :param start_offset: its first offset, beyond which readers cannot read.
-    :param decision: how it was decided; ``unknown`` ones are not ended unless the user says what to assume.
+    :param decision: how it was decided; ``unknown`` ones are not ended unless the user names a decision.
     :param done: whether its markers were written.
     :param advice: what to do if they were not.
     """
@@ -212,10 +212,10 @@ def hanging(control: ControlPlane, topics: Collection[str], partitions: int) -> 
 class _Runs:
     """The runs of a ledger.
 
-    :param records: of committed runs.
-    :param open_records: of runs whose record is not decided.
+    :param records: records of committed runs.
+    :param open_records: records that are not decided yet.
     :param committed: producer id and epoch of all committed runs; the records of some may be unreadable.
-    :param undecided: those of all runs whose record is not decided.
+    :param undecided: producer id and epoch of all runs whose record is not decided yet.
     :param unaccounted: why a run without a record may still be committed; empty if it cannot be.
     """
 

@@ -83,7 +83,7 @@ def _sink(topic: str, settings: Mapping[str, str] | None, begins: int | None, no
 
 
 def _kept(topic: str, settings: Mapping[str, str] | None, now: dt.datetime) -> tuple[Check, int | None]:
-    """Return what is known of a topic, and the timestamp below which records are deleted, if there is one."""
+    """Return the check of a topic's retention, and the timestamp below which records are deleted, if any."""
     name, keeps = f"topic {topic} retention", kept(settings, now)
     if settings is None:
         advice = f"grant DescribeConfigs on topic {topic!r}"

@@ -1,4 +1,4 @@
-"""The doctor's checks of a table; writes only a file of its own, and deletes it again."""
+"""The doctor's checks of a table; writes only a test file, and deletes it again."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from airflow_eos.sinks.opening import open_table
 
 
 def table_checks(table: SinkTable, run_keys: RunKeys) -> Iterator[Check]:
-    """Check that runs can write a table, and list what dead attempts left. Shows no secret of the connection.
+    """Check that runs can write a table, and list leftovers of dead attempts; shows no connection secrets.
 
-    An error of a library becomes a check, so that those of other tables are made.
+    An error of a library becomes a check, so that other tables are still checked.
     """
     name = f"table {table}"
     if isinstance(table, PostgresTable):
@@ -35,7 +35,7 @@ def table_checks(table: SinkTable, run_keys: RunKeys) -> Iterator[Check]:
     if not isinstance(table, IcebergTable | DeltaTable):
         yield Check(name, "unknown", f"{table.KIND!r} tables are not looked at")
         return
-    # Whichever property, or ids of transactions, a pipeline has: all properties are read below.
+    # No pipeline's property or ids of transactions: the checks read all properties.
     with closing(open_table(table, property_name="")) as sink:
         try:
             inspection = inspection_of(table, sink.load())
@@ -57,7 +57,7 @@ def table_checks(table: SinkTable, run_keys: RunKeys) -> Iterator[Check]:
 
 
 def inspection_of(table: IcebergTable | DeltaTable, version: Any) -> TableInspection:
-    """Return what looks at a table of data files."""
+    """Return the inspection for a table of data files."""
     if isinstance(table, IcebergTable):
         from airflow_eos.operations.iceberg_inspection import IcebergInspection
 
@@ -68,7 +68,7 @@ def inspection_of(table: IcebergTable | DeltaTable, version: Any) -> TableInspec
 
 
 def run_keys_by_digest(control: ControlPlane) -> dict[str, str]:
-    """Return the keys of committed runs and of open INTENTs by their digest; reads the whole ledger."""
+    """Return the run keys of committed runs and open INTENTs by their digest; reads the whole ledger."""
     names = []
     for partition in range(control.verify_ledger().partitions):
         view = control.ledger.view(partition, (), (keys.RUN_RECORDS, keys.INTENTS))

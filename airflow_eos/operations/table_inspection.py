@@ -1,4 +1,4 @@
-"""What a table and its storage tell an administrator. Commits and removes nothing but a file of its own."""
+"""Base class for inspecting a table and its storage; changes nothing except for its own test file."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from airflow_eos.redaction import redacted
 from airflow_eos.wording import counted, some_of
 
 RunKeys = Callable[[], Mapping[str, str]]
-"""Returns the run keys of the ledger by their digest; called if attempts left something in a table."""
+"""Returns the run keys of the ledger by their digest; called only if attempts left files or rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnnamedFile:
-    """A data file of a run of ours that no snapshot of the table names.
+    """A data file of one of our runs that no snapshot of the table names.
 
-    :param path: below the folder of the table's data files.
+    :param path: path below the folder of the table's data files.
     :param label: digest of the run key, see :func:`~airflow_eos.run.replacing.file_label`.
     :param size: bytes.
     :param modified: None if the storage does not say.
@@ -40,13 +40,13 @@ class UnnamedFile:
 
 @dataclass(frozen=True, slots=True)
 class HeldRows:
-    """What the data files hold now that a run's commit added.
+    """The current contents of the data files that a run's commit added.
 
     :param files: number of data files that the commit added.
-    :param rows: by the files' own footers.
-    :param missing: names of files that the table has and the storage has not, without their folder.
-    :param removed: number of files that a later commit has taken out, and that are deleted.
-    :param undone: whether the commit is none of the table's any more: it was set back behind it.
+    :param rows: number of rows by the files' footers.
+    :param missing: names, without folder, of live files that are not in the storage.
+    :param removed: number of files that a later commit removed and that are deleted.
+    :param undone: whether the table was rolled back to before the commit.
     """
 
     files: int
@@ -57,10 +57,10 @@ class HeldRows:
 
 
 class TableInspection(ABC):
-    """Looks at one version of a table.
+    """Inspects one version of a table.
 
-    :param properties: of catalog and storage; their values are kept out of messages.
-    :cvar REMOVAL: what deletes files that no commit names.
+    :param properties: properties of catalog and storage; their values are kept out of messages.
+    :cvar REMOVAL: the operation that deletes files that no commit names.
     """
 
     REMOVAL: ClassVar[str]
@@ -73,18 +73,18 @@ class TableInspection(ABC):
 
     @abstractmethod
     def checks(self, run_keys: RunKeys) -> Iterator[Check]:
-        """Check that runs can write the table, and list what dead attempts left."""
+        """Check that runs can write the table, and list leftovers of dead attempts."""
 
     @abstractmethod
     def rows_of(self, receipt: TableReceipt, run_key: str, in_time: Callable[[], None]) -> HeldRows | None:
-        """Return what the data files hold that a run's commit added; None if the commit was expired.
+        """Return the contents of the data files that a run's commit added; None if the commit was expired.
 
         :param in_time: raises when there is no time left; called before each file.
         """
 
     @abstractmethod
     def _write_file(self) -> None:
-        """Write a small file beside the data files."""
+        """Write a small file next to the data files."""
 
     @abstractmethod
     def _delete_file(self) -> None:
@@ -99,7 +99,7 @@ class TableInspection(ABC):
         return redacted(f"{type(error).__name__}: {error}", self._properties)
 
     def _refusal(self, act: Callable[[], object]) -> str:
-        """Return why catalog or storage refuse something; empty if they do not."""
+        """Return why catalog or storage refuse a call; empty if they do not."""
         try:
             act()
         except EosError:
@@ -116,7 +116,7 @@ class TableInspection(ABC):
         return Check(f"{self._name} {objects}", "fail", f"{system} refused: {refusal}", advice)
 
     def _files_check(self) -> Check:
-        """Check that the storage takes a small file; that it deletes it again is not needed by runs."""
+        """Check that the storage accepts a small file; runs do not need the right to delete it."""
         check = self._right("files", "the storage", self._write_file, "a file, which is deleted again")
         kept = self._refusal(self._delete_file) if check.status == "ok" else ""
         if not kept:
@@ -129,7 +129,7 @@ class TableInspection(ABC):
         )
 
     def _unnamed_check(self, run_keys: RunKeys) -> Check:
-        """Say which data files no commit of the table names."""
+        """Report the data files that no commit of the table names."""
         subject, files = f"{self._name} unnamed files", self._unnamed()
         if files is None:
             return Check(subject, "unknown", "files of this storage cannot be listed")
@@ -156,12 +156,12 @@ def _attempt(label: str, files: Sequence[UnnamedFile], run_keys: Mapping[str, st
 
 
 def run_of_label(label: str, run_keys: Mapping[str, str]) -> str:
-    """Return the run whose key has this digest, in words."""
+    """Return the run whose key has this digest, for messages."""
     return run_keys.get(label, f"a run that the ledger does not hold (digest {label})")
 
 
 def fencing_tokens(name: str, texts: Iterable[str]) -> Check:
-    """Check that what a table knows of the runs that published last can be read; a text for each group."""
+    """Check that a table's entries of the last published runs are readable; ``texts`` has one per group."""
     subject = f"{name} fencing tokens"
     try:
         published = [PublishedRuns.from_json(text) for text in texts]

@@ -1,4 +1,4 @@
-"""The doctor's checks of what maintenance may remove from a table, and what runs need of that."""
+"""The doctor's checks that table maintenance does not remove what runs still need."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from airflow_eos.operations.checks import Check
 from airflow_eos.wording import span_text
 
 SHORT = dt.timedelta(days=1)
-"""Within it a task is usually retried, and a failed one cleared."""
+"""Time within which a task is usually retried, or cleared after a failure."""
 _MOST_SECONDS = 86_399_999_999_999
-"""What a ``timedelta`` holds: 9223372036854775807 ms, the largest number of Java, means for ever."""
+"""The most that a ``timedelta`` holds: 9223372036854775807 ms, Java's largest long, means forever."""
 _PART = re.compile(r"(\d+)\s*(week|day|hour|minute|second|millisecond|microsecond|nanosecond)s?\b")
 _SECONDS = {
     "week": 604_800.0,
@@ -28,10 +28,10 @@ _SECONDS = {
 def retention_check(subject: str, kept: str, span: dt.timedelta | None, source: str, need: str) -> Check:
     """Check that maintenance keeps something for longer than retries reach.
 
-    :param kept: what it keeps, in words.
-    :param span: None: a value that cannot be read.
-    :param source: property, or recorded command, that says so.
-    :param need: what runs lose where it is removed too early.
+    :param kept: what maintenance keeps, for messages.
+    :param span: None for an unreadable value.
+    :param source: the property, or recorded command, that sets the span.
+    :param need: what runs lose if it is removed too early.
     """
     if span is None:
         return Check(subject, "unknown", f"{source} is not a span of time")
@@ -42,7 +42,7 @@ def retention_check(subject: str, kept: str, span: dt.timedelta | None, source: 
 
 
 def interval(text: str) -> dt.timedelta | None:
-    """Return a span as Delta Lake's properties have it, as ``interval 1 day``; None if it is not one."""
+    """Parse a span of time in a Delta Lake property, such as ``interval 1 day``; None if it is not one."""
     parts = _PART.findall(text.lower())
     if not parts or _PART.sub("", text.lower().removeprefix("interval")).strip():
         return None
@@ -51,5 +51,5 @@ def interval(text: str) -> dt.timedelta | None:
 
 
 def milliseconds(text: str) -> dt.timedelta | None:
-    """Return a span as Iceberg's properties have it: a number of ms; None if it is not one."""
+    """Parse a span of time in an Iceberg property, a number of ms; None if it is not one."""
     return dt.timedelta(milliseconds=min(int(text), 1000 * _MOST_SECONDS)) if text.isdecimal() else None

@@ -19,7 +19,7 @@ from airflow_eos.wording import counted
 
 Outcome = Literal["ok", "mismatch", "unavailable", "compacted", "expired", "table"]
 Comparison = tuple[Outcome, int, str]
-"""The outcome, the number of rows that are there, and what is wrong."""
+"""The outcome, the current number of rows, and a description of the problem."""
 Table = TypeVar("Table", bound=SinkTable)
 
 
@@ -33,7 +33,7 @@ class Connected(Protocol):
 def compared_rows(record: RunRecord, connected: Connected | None, in_time: Callable[[], None]) -> Comparison:
     """Compare the rows of a run: the footers of the snapshot's data files, or the rows of its transaction.
 
-    :param connected: None: tables are not read here.
+    :param connected: None if tables are not to be read.
     """
     recorded = record.details[TABLE]
     receipt, identity = TableReceipt.from_dict(recorded), str(recorded["uuid"])

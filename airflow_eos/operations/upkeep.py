@@ -1,4 +1,4 @@
-"""Upkeep of a ledger by commands: dismiss a record, sign, index, prune."""
+"""Maintains a ledger by commands: dismiss a record, sign, index, prune."""
 
 from __future__ import annotations
 
@@ -54,8 +54,7 @@ def dismiss_record(
 
     The key is then unused, so a run with that key runs (again). A run may be active under the key, with a
     transactional id that cannot be derived from it. Therefore the tombstone is staged first and the key is
-    checked afterwards: the check sees a record below the tombstone, and a later record replaces the
-    tombstone.
+    checked afterwards: the check sees any record before the tombstone, and a later record replaces it.
 
     :param key: key in the ledger, such as ``run:<run key>``.
     :param routing: the pipeline of a run, the group of a cursor.
@@ -119,16 +118,16 @@ def _dismissible(ledger: Ledger, tp: TopicPartition, key: str, own: ProducerIden
 
 
 def sign_ledger(deployment: Deployment, *, execute: bool = True) -> SignedFrom:
-    """Accept the present records of a ledger without a signature, and require signatures from now on.
+    """Accept the existing records of a ledger without a signature, and require signatures from now on.
 
-    Returns the record that says so, written or, in a dry run, as it would be written.
+    Returns the record of that boundary, written or, in a dry run, as it would be written.
 
     :param execute: False for a dry run.
     :raises ConfigurationError: the settings have no key.
     :raises LedgerMissing: there is no ledger.
     :raises OutcomeUnknown: runs kept writing to the ledger, so that the boundary between unsigned and signed
         records is not certain.
-    :raises NotYetVisible: it is committed, but its marker is missing.
+    :raises NotYetVisible: the record is committed, but its marker is missing.
     """
     with ControlPlane(deployment) as control, control.refusing_lost_ledger():
         if not control.ledger.key:
@@ -162,7 +161,7 @@ _SIGN_PAUSE_SECONDS = 1.0
 def _nothing_else(
     control: ControlPlane, ends: Mapping[TopicPartition, int], place: TopicPartition, own: ProducerIdentity
 ) -> None:
-    """Raise OutcomeUnknown if others than ``own`` at ``place`` write to the ledger, or did after ``ends``."""
+    """Raise OutcomeUnknown if producers other than ``own`` write to the ledger, or did after ``ends``."""
     busy = {
         tp
         for tp, producers in control.cluster.describe_producers(sorted(ends)).items()
@@ -190,7 +189,7 @@ def index_ledger(deployment: Deployment) -> dict[int, Indexed]:
 
 
 MIN_AGE = dt.timedelta(days=1)
-"""Younger records are not pruned, because a retry, for example after a lost answer, may still need them."""
+"""Younger records are not pruned: a retry, for example after a lost response, may still need them."""
 
 
 def prune_ledger(

@@ -26,14 +26,14 @@ from airflow_eos.wire.offsets import list_offsets
 from airflow_eos.wording import counted
 
 NOT_MATCHING: tuple[Outcome, ...] = ("mismatch", "unavailable")
-"""Outcomes with which the output of a run does not count as matching its receipts."""
+"""Outcomes of output that does not match its receipts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding(JsonForm):
     """The result for one target partition, or table, of one run.
 
-    :param topic: or the table; its partition is 0.
+    :param topic: the topic, or a table, whose partition is 0.
     :param outcome: ``expired``: retention has deleted some of the output, or the table's snapshot was
         expired, so it cannot be verified; ``compacted``: the topic is compacted, and later records of their
         keys may have replaced missing ones; ``table``: the table could not be read, or is not read here;
@@ -64,7 +64,7 @@ def verify_output(
     Records of other producers may be in between; the run's records have its producer id and epoch.
 
     :param seconds: time limit; None for no limit.
-    :param connected: adds to a table the properties of its catalog; None: tables are not read.
+    :param connected: adds the properties of its connection to a table; None: tables are not read.
     :raises EosError: the log cannot be read.
     :raises AuthorizationFailed: Read on a topic of the receipts is missing; nothing was read.
     :raises TimeoutError: it took longer than ``seconds``.
@@ -154,7 +154,7 @@ def _count(
     receipt: PartitionReceipt,
     in_time: Callable[[], None],
 ) -> tuple[int, str]:
-    """Return how many of the run's records a consumer gets, and the first batch that is out of sequence."""
+    """Return how many of the run's records a consumer gets, and a text for the first gap in the sequence."""
     records, expected, gap = 0, 0, ""
     tp = TopicPartition(receipt.topic, receipt.partition)
     answers = fetch_answers(connections, tp, receipt.first_offset, receipt.last_offset + 1)
@@ -179,7 +179,7 @@ def _count(
 def table_finding(record: RunRecord, connected: Connected | None, in_time: Callable[[], None]) -> Finding:
     """Return the finding about the rows of a run in its table.
 
-    :param connected: None: tables are not read here.
+    :param connected: None if tables are not to be read.
     """
     recorded = record.details[TABLE]
     outcome, rows, detail = compared_rows(record, connected, in_time)
@@ -187,7 +187,7 @@ def table_finding(record: RunRecord, connected: Connected | None, in_time: Calla
 
 
 def verified_counts(findings: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    """Return the number of records compared, and of records that no longer can be: ``records``, ``expired``.
+    """Return ``records``, the number that was compared, and ``expired``, the number that no longer can be.
 
     Records that compaction may have removed count as expired.
 

@@ -1,1 +1,1 @@
-"""Airflow operators. Importing them is cheap: Dag files do it at every parse."""
+"""Airflow operators. Importing them is cheap, because Dag files do so at every parse."""

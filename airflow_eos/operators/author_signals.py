@@ -1,4 +1,4 @@
-"""Airflow's exceptions that ``process`` raised, from the error of a run that did not commit."""
+"""Recovers Airflow's exceptions that ``process`` raised from the error of a run that did not commit."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ log = logging.getLogger(__name__)
 def asked_of_airflow(error: EosError) -> Exception | None:
     """Return the exception to raise instead of an error of the author's function; None if it is not a signal.
 
-    An exception that ``process`` raised on the driver is returned unchanged. Of one from an executor, or from
-    a driver elsewhere, only the names of its classes are known.
+    An exception that ``process`` raised on the driver is returned unchanged. If it comes from an executor or
+    a remote driver, only its class names are known, and a new exception is made.
     """
     if not isinstance(error, ProcessFailed):
         return None
@@ -28,8 +28,8 @@ def asked_of_airflow(error: EosError) -> Exception | None:
         signal_error = (AirflowSkipException if signal == "skip" else AirflowFailException)(error.message)
     if isinstance(signal_error, AirflowSkipException):
         log.info(
-            "process asked to skip the task: nothing of this run is committed, its offsets stay where they "
-            "were, and the ledger does not hold it. A cursor's next run reads the records again; an interval "
-            "is read again when the task is cleared"
+            "process asked to skip the task: nothing of this run, or of this round, is committed, its "
+            "offsets stay where they were, and the ledger does not hold it. A cursor's next run reads the "
+            "records again; an interval is read again when the task is cleared"
         )
     return signal_error

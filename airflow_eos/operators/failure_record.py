@@ -1,4 +1,4 @@
-"""The XCom of a failed try for the page: the class of its error and the first sentence.
+"""The XCom of a failed try for the web page: the class of its error and the first sentence of its message.
 
 Airflow keeps the state of a try, not its exception, and deletes the XCom when the next try starts.
 """
@@ -25,7 +25,7 @@ _END_OF_SENTENCE = re.compile(r"\n|(?<=[.!?])\s+(?=[A-Z])")
 class FailureRecord:
     """The failure of one try of a task.
 
-    :param try_number: of the try, from 1.
+    :param try_number: number of the try, from 1.
     :param error: name of the exception's class.
     :param sentence: first sentence of its message, with secrets redacted; untrusted text.
     """

@@ -1,4 +1,4 @@
-"""Asks the ledger for the outcome of a run that this task tried or submitted without an answer."""
+"""Asks the ledger for the outcome of a run that this task tried or submitted without getting its result."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from airflow_eos.model.spec import RunSpec
 log = logging.getLogger(__name__)
 
 ASK_SECONDS = 300.0
-"""A restart of brokers is over by then; on its last try a task would otherwise forget a commit."""
+"""Time limit: enough for a restart of the brokers; otherwise a task's last try would miss its own commit."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0
 
 
 def outcome(spec: RunSpec) -> RunRecord | None:
-    """Return the record to answer with; None: not committed, as far as that is known without a fence.
+    """Return the run's record; None if it is not committed, as far as can be known without fencing.
 
-    Asks unreachable brokers again for :data:`ASK_SECONDS`. Waits for a record whose transaction is being
-    ended, because the attempt that wrote it may have died there.
+    Retries unreachable brokers for :data:`ASK_SECONDS`. Waits for a record whose transaction is being
+    completed, because the attempt that wrote it may have died at that point.
 
     :raises RunAlreadyCommitted: ``on_committed`` is ``fail`` and another run committed it.
     :raises OutcomeUnknown: such a transaction stays open.
-    :raises BrokersUnavailable: they stayed away.
+    :raises BrokersUnavailable: they did not answer in time.
     """
     from airflow_eos.engine import answer
 

@@ -20,7 +20,7 @@ from airflow_eos.operators.parameter_table import TABLE, Row
 from airflow_eos.operators.rendered import is_literal
 
 DAG = "dag"
-"""Stands in a row for the Dag of the task, which is known after the task's parameters."""
+"""Placeholder in a row for the task's Dag, which is known only after the task's parameters."""
 _EMPTY_IS_THE_DEFAULT = ("pipeline", "prefix", "ledger_topic", "run_key")
 _NONE_NAMES_ANOTHER_RUN = (*_EMPTY_IS_THE_DEFAULT, "source_partition")
 _NAMES = (
@@ -34,13 +34,13 @@ class CheckedParameters:
     """A mixin before an Airflow class: the table checks the names and literals of its parameters."""
 
     def __new__(cls, *_: Any, **given: Any) -> Self:
-        """Refuse a misspelt parameter, which Airflow would report as another one that is missing."""
+        """Refuse a misspelt parameter, for which Airflow would report another one as missing."""
         check_spelling(cls, given)
         return super().__new__(cls)
 
     @classmethod
     def partial(cls, **given: Any) -> Any:
-        """Return an operator to be mapped, whose literals are known already."""
+        """Return an operator to be mapped, after a check of the literals that are already known."""
         check_spelling(cls, given)
         check_literals(cls, given, whole=False)
         return super().partial(**given)  # type: ignore[misc]
@@ -52,7 +52,7 @@ def check_literals(
     """Check the parameters that are known when the Dag is parsed.
 
     :param given: values by the names of parameters.
-    :param whole: these are all parameters: missing ones have no value. Otherwise, others will follow.
+    :param whole: whether these are all parameters, so that missing ones have no value.
     :param with_dag: apply the rows about the task's Dag, and no others.
     :raises ConfigurationError: a literal is refused; Airflow shows it as an import error of the Dag.
     """
@@ -72,7 +72,7 @@ def check_rendered(task: Any, templates: Mapping[str, Any]) -> None:
         value = values.get(name)
         stripped = value.strip() if isinstance(value, str) else value
         is_empty = stripped == "" and name not in _EMPTY_IS_THE_DEFAULT
-        # Of a native template, or of a task that was skipped or returned nothing.
+        # From a native template, or from a task that was skipped or returned nothing.
         is_none = stripped == "None" or (value is None and name in _NONE_NAMES_ANOTHER_RUN)
         if is_empty or is_none:
             raise ConfigurationError(
@@ -92,7 +92,7 @@ def check_rendered(task: Any, templates: Mapping[str, Any]) -> None:
 
 
 def templates_of(cls: type, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values that are only known in the task."""
+    """Return the templated values, which are only known in the task."""
     fields = getattr(cls, "template_fields", ())
     return {name: given[name] for name in fields if name in given and not is_literal(given[name])}
 
@@ -100,7 +100,7 @@ def templates_of(cls: type, given: Mapping[str, Any]) -> dict[str, Any]:
 def check_spelling(cls: type, given: Mapping[str, Any]) -> None:
     """Raise ConfigurationError for an unknown parameter whose name is similar to a known one."""
     if not _is_ours(inspect.getattr_static(cls, "__init__")):
-        return  # a class of the author's, which may take more than its signature says
+        return  # the author's own class, which may accept more than its signature says
     all_names, own = _parameters(cls)
     for name in given:
         hint = "" if name in all_names or name.startswith("_") else did_you_mean(name, own)
@@ -134,11 +134,11 @@ def _check(cls: type, row: Row, values: list[Any]) -> None:
 
 
 def _is_unnamed(parameter: str, text: str, template: str) -> bool:
-    """Return whether a name stems from a variable without a value, or from a text that ends a line.
+    """Return whether a name was rendered from a variable without a value, or ends in white space.
 
-    It would be another name: of a group that reads all again, of a pipeline that has committed nothing.
+    It would be another name: of a group that reads everything again, or of a pipeline without commits.
     """
-    if parameter != "topics" and text != text.strip():  # of a list the text may begin or end with any
+    if parameter != "topics" and text != text.strip():  # the text of a list may begin or end with any
         return True
     return _NONE.search(text) is not None and "None" not in template
 

@@ -24,15 +24,15 @@ _OF_INDEX = re.compile(r"\bmap_index\b")
 def refuse_same_run(task: Any, context: Context, templates: Mapping[str, Any]) -> bool:
     """Refuse a mapped task of which several instances would be one run: a run's name has no map index.
 
-    What the task, or its task group, is expanded over must give each instance a pipeline or a source
-    partition that no other one has; topics or ranges, if it reads intervals of a pipeline that is given.
+    The expansion of the task, or of its task group, must give each instance its own pipeline or source
+    partition; topics or ranges suffice if it reads intervals of a given pipeline.
 
     :param task: the operator of this instance.
-    :param templates: its author's values that are only known in the task.
-    :returns: whether the instances are known to be runs of their own. An instance cannot know what the
-        others' templates render to: then the ledger's record tells, see
+    :param templates: the author's values that are only known in the task.
+    :returns: whether the instances are known to be different runs. An instance cannot know what the others'
+        templates render to: then the ledger's record decides, see
         :func:`~airflow_eos.operators.other_task.refuse_other_task`.
-    :raises ConfigurationError: names the ways on.
+    :raises ConfigurationError: names the alternatives.
     """
     index = context["ti"].map_index
     if index is None or index < 0:
@@ -68,7 +68,7 @@ def refuse_same_run(task: Any, context: Context, templates: Mapping[str, Any]) -
 def _expanded(
     task: Any, context: Context, templates: Mapping[str, Any], names: Sequence[str]
 ) -> tuple[list[Mapping[str, Any]], list[str]]:
-    """Return the expanded arguments of each instance, and the names of those that become the run's."""
+    """Return the expanded arguments of each instance, and the names of those that are run parameters."""
     group = task.get_closest_mapped_task_group()
     if group is not None:
         arguments = [getattr(templates.get(name), "_key", "") for name in names]
@@ -81,7 +81,7 @@ def _expanded(
 
 
 def _differ_in_topics(task: Any, context: Context, templates: Mapping[str, Any]) -> bool:
-    """Return whether each instance reads other topics: those of a record must be the run's (law 7)."""
+    """Return whether each instance reads different topics: a record's topics must be the run's (law 7)."""
     instances, arguments = _expanded(task, context, templates, ["topics"])
     given = [instance.get(name) for instance in instances for name in arguments]
     if not all(given) or not is_literal(given):
@@ -99,7 +99,7 @@ def _text(value: Any) -> str:
 
 
 def _instances(expansion: Any, context: Context) -> list[Mapping[str, Any]]:
-    """Return the arguments of each instance that ``expand()`` or ``expand_kwargs()`` makes."""
+    """Return the arguments of each instance that ``expand()`` or ``expand_kwargs()`` creates."""
 
     def resolved(value: Any) -> Any:
         return value.resolve(context) if hasattr(value, "resolve") else value
@@ -114,9 +114,9 @@ def _instances(expansion: Any, context: Context) -> list[Mapping[str, Any]]:
 
 
 def _elements(values: Any) -> list[Any]:
-    """Return what a task is expanded over, without elements on which a function of ``.map()`` raises.
+    """Return the elements that a task is expanded over, without those on which a ``.map()`` function raises.
 
-    Airflow skips or fails the instance of such an element, and no other.
+    Airflow skips or fails only the instance of such an element.
     """
     values = _requested(values)
     if not attrs.has(type(values)):
@@ -129,7 +129,7 @@ def _elements(values: Any) -> list[Any]:
 
 
 def _requested(values: Any) -> Any:
-    """Request all results of a mapped task at once: Airflow's sequence of them requests one by one."""
+    """Request all results of a mapped task at once: Airflow's sequence would request them one by one."""
     from airflow.sdk.execution_time.lazy_sequence import LazyXComSequence
 
     if isinstance(values, LazyXComSequence):

@@ -1,7 +1,7 @@
-"""Refuses the answer of another task of the Dag: green, this task would have done nothing of its own.
+"""Refuses a record that another task of the Dag committed: this task would succeed without doing its work.
 
-Law 7 compares the work of a record with the work that is asked for. Two tasks of one pipeline may ask for the
-same work, topics, ranges and sink, and differ in their functions alone, which cannot be compared.
+Law 7 compares the work of a record with the requested work. Two tasks of one pipeline may request the same
+work, topics, ranges and sink, and differ only in their functions, which cannot be compared.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class TaskInstance:
-    """The names of a task instance, as the ledger keeps them."""
+    """The key of a task instance, as in the ledger."""
 
     dag_id: str
     task_id: str
@@ -34,7 +34,7 @@ class TaskInstance:
 
     @classmethod
     def from_dict(cls, names: Any) -> TaskInstance | None:
-        """Read the detail of a record, which may be a stranger's; None if it does not name a task."""
+        """Read the detail of a record, which others may have written; None if it does not name a task."""
         match names:
             case {
                 "dag_id": str(dag_id),
@@ -52,13 +52,13 @@ class TaskInstance:
 def refuse_other_task(task: Any, context: Context, record: RunRecord, *, told_apart: bool) -> None:
     """Refuse a record that another task of the Dag, or another instance of this mapped one, has written.
 
-    Not one of a task that the Dag no longer has under this pipeline: it was renamed, and keeps its records.
-    Nor one of an earlier Dag run's instance: lists may have changed their order. One of another Dag is logged
-    alone, since a task cannot know whether that Dag was renamed.
+    Accepts a record of a task that the Dag no longer has under this pipeline (a renamed task keeps its
+    records), and of an earlier Dag run's instance (lists may have changed their order). A record of another
+    Dag is only logged, because a task cannot know whether that Dag was renamed.
 
     :param task: the operator, as it runs.
-    :param told_apart: the instances of this mapped task are runs of their own, at whatever map index.
-    :raises DifferentWork: names both, and the ways on.
+    :param told_apart: whether the instances of this mapped task are different runs, at whatever map index.
+    :raises DifferentWork: names both tasks and the alternatives.
     """
     author = TaskInstance.from_dict(record.details.get(AIRFLOW))
     asking = TaskInstance.from_dict(task_of(context, task.dag_id, task.task_id))
@@ -86,13 +86,13 @@ def refuse_other_task(task: Any, context: Context, record: RunRecord, *, told_ap
 
 
 def _has_task(dag: Any, task_id: str, pipeline: str) -> bool:
-    """Return whether the Dag has a task whose runs may have the name."""
+    """Return whether the Dag still has this task, and its runs may be those of the pipeline."""
     if not dag.has_task(task_id):
         return False
     task = dag.get_task(task_id)
     if not hasattr(getattr(task, "operator_class", type(task)), "run_fields"):
         return False  # another kind of task has taken its id
     templates = getattr(task, "_templates", None)
-    if templates is None or "pipeline" in templates:  # mapped, or known in that task alone
+    if templates is None or "pipeline" in templates:  # mapped, or known only in that task
         return True
     return bool((task.pipeline or f"{dag.dag_id}.{task_id}") == pipeline)

@@ -21,13 +21,13 @@ _KAFKA = "kafka://"
 
 
 def describe_outlets(context: Context, record: RunRecord) -> None:
-    """Put the run into ``extra`` of the event of every outlet asset of the task, also of references to one.
+    """Add the run to ``extra`` of the event of every outlet asset, or asset reference, of the task.
 
     An alias names no asset before the task adds an event to it, and is left out.
 
-    The event of ``kafka://host:port/topic`` counts that topic only. Events of other assets count all records
-    written and the rows of a table, with its name and the run's snapshot. All comes from the ledger's record,
-    so it is the same when a run is found again.
+    The event of ``kafka://host:port/topic`` counts only that topic. Events of other assets count all records
+    written and the rows of a table, with its name and the run's snapshot. All values come from the ledger's
+    record, so they are the same when a run is found again.
     """
     for outlet in context["task"].outlets:
         if isinstance(outlet, Asset | AssetRef):

@@ -38,7 +38,7 @@ class Row:
     :param parameters: names; the rule applies to classes with the first one.
     :param check: takes their values, None for a missing one; raises if they break the rule.
     :param only: names of the classes it is for; empty for all.
-    :param but: names of classes it is not for.
+    :param but: names of classes that it is not for.
     """
 
     parameters: tuple[str, ...]
@@ -53,13 +53,13 @@ class Row:
 
 
 def _row(parameter: str, check: Kind | Callable[[str, Any], object], only: str = "", but: str = "") -> Row:
-    """Return the rule of one parameter; its check takes the parameter's name, too."""
+    """Return the rule of one parameter; its check also takes the parameter's name."""
     named = check.check if isinstance(check, Kind) else check
     return Row((parameter,), lambda value: named(parameter, value), tuple(only.split()), tuple(but.split()))
 
 
 def _or_none(check: Callable[[str, Any], object], *, empty: bool = False) -> Callable[[str, Any], None]:
-    """Return the check of an optional parameter; with ``empty``, an empty text has no value, too."""
+    """Return the check of an optional parameter; with ``empty``, an empty text counts as no value."""
 
     def checked(field: str, value: Any) -> None:
         if value is not None and not (empty and value == ""):
@@ -154,7 +154,7 @@ def _table(_: str, sink: Any) -> None:
 
 
 def _beside_table(name: str) -> Callable[[Any, Any], None]:
-    # What is not given has the value that goes with a table.
+    # A parameter that is not given has a default that suits a table.
     return lambda sink, value: relations.check_table(sink, {} if value is None else {name: value})
 
 
@@ -179,7 +179,7 @@ def _in_topics(name: str) -> Callable[[Any, Any], None]:
 
 
 def confirmed(field: str, value: Any) -> bool:
-    """Read a confirmation that a template may have rendered; raises ConfigurationError for other texts."""
+    """Return a confirmation that a template may have rendered; raises ConfigurationError for other texts."""
     text = str(value).strip().lower() if isinstance(value, bool | str) else value
     word("true", "false", "yes", "no").check(field, text)
     return text in ("true", "yes")

@@ -54,7 +54,7 @@ class Span:
 
     :param start: inclusive, UTC.
     :param end: exclusive, UTC: the start of the next partition.
-    :param key: the only partition key of this span; None if the schedule does not tell.
+    :param key: the only partition key of this span; None if the schedule does not define it.
     :param schedule: names the source of the end, for errors.
     """
 
@@ -70,7 +70,7 @@ def partition_span(
     """Return start (inclusive) and end (exclusive) of a partition, in UTC.
 
     :param date: the partition date of the Dag run, aware.
-    :param duration: ``partition_duration``; None if the schedule tells the end.
+    :param duration: ``partition_duration``; None if the schedule defines the end.
     :raises ConfigurationError: the end is unknown, the schedule contradicts ``duration``, or other keys have
         the same interval; names what to change.
     """
@@ -102,7 +102,7 @@ def partition_span(
 
 
 def check_partition_duration(duration: PartitionDuration | None) -> None:
-    """Raise ConfigurationError at parse for what is not a duration > 0 and <= 100 years."""
+    """Raise ConfigurationError at parse unless the value is a duration > 0 and <= 100 years."""
     if duration is None:
         return
     some_day = dt.datetime(2000, 1, 1)  # noqa: DTZ001 - any date serves
@@ -129,10 +129,10 @@ def refuse_composite(key: str) -> None:
 
 
 def refuse_other_date(key: str, start: dt.datetime, dag: DAG) -> None:
-    """Refuse a key that the schedule gives to another date than that of the interval's start.
+    """Refuse a key that does not match the start of the data interval by the schedule.
 
-    :param start: of the data interval that a Dag run with a key was given.
-    :raises ConfigurationError: names both; not if the schedule does not tell.
+    :param start: start of the data interval of a Dag run with a key.
+    :raises ConfigurationError: names both; not raised if the schedule does not define keys.
     """
     timetable, expected = dag.timetable, key
     if isinstance(timetable, compat.CronPartitionTimetable):
@@ -149,7 +149,7 @@ def refuse_other_date(key: str, start: dt.datetime, dag: DAG) -> None:
 
 
 def gives_interval_end(timetable: Any) -> bool:
-    """Return whether a schedule tells the ends of its partitions."""
+    """Return whether a schedule defines the ends of its partitions."""
     return isinstance(timetable, compat.CronPartitionTimetable | compat.PartitionedAssetTimetable)
 
 
@@ -198,8 +198,8 @@ def _of_cron(key: str, date: dt.datetime, timetable: compat.CronPartitionTimetab
             tick = tick_after(tick)
         return tick == start
 
-    # Ticks are whole minutes; a date between two would give the partition a part of another one. In an hour
-    # that a clock shows twice, the scheduler's tick is found from before that hour only.
+    # Ticks are whole minutes; a date between two ticks would give the partition a part of another one. In an
+    # hour that a clock shows twice, the scheduler's tick is only found from before that hour.
     if not any(is_tick(before) for before in (pendulum.duration(seconds=1), pendulum.duration(days=1))):
         raise ConfigurationError(
             f"the date {start.isoformat()} of partition {key!r} is not a tick of {schedule}: its records "
@@ -246,7 +246,7 @@ def _innermost(mapper: Any) -> Any:
 
 
 def _of_mapper(key: str, date: dt.datetime, mapper: Any) -> Span:
-    """Return the span of a key; where no time that the date stands for has it, of the time that is shown."""
+    """Return the span that a mapper gives a key; if the key does not match, the span of the date itself."""
     zone, period = mapper._timezone, _PERIODS[type(mapper)]  # noqa: SLF001 - it has no other name
     spans = [
         Span(
@@ -257,7 +257,7 @@ def _of_mapper(key: str, date: dt.datetime, mapper: Any) -> Span:
         )
         for wall in _wall_times(date, zone)
     ]
-    # A period that is skipped as a whole has no records: its key is the one of the period after it.
+    # A period that the clock skips entirely has no records: its key belongs to the period after it.
     named = [span for span in spans if span.key == key and span.start < span.end]
     return min(named, key=lambda span: span.end, default=spans[0])
 
@@ -268,9 +268,9 @@ def _added(
     """Return date and date plus duration, in UTC; whole days, months and years by the zone's calendar.
 
     Both ends are the first moment at which the zone's clock shows their time; a time that the clock skips is
-    as much later as the clock is put forward. Adjacent intervals therefore meet.
+    moved by as much as the clock is put forward. Adjacent intervals therefore meet.
 
-    :returns: several where the date may stand for a skipped time, too; a skipped midnight first.
+    :returns: two intervals if the date may also mean a skipped time; that of a skipped midnight first.
     """
     if isinstance(duration, dt.timedelta) and duration % _DAY:
         start = in_utc(date)
@@ -283,7 +283,7 @@ def _wall_times(date: dt.datetime, zone: Any) -> list[dt.datetime]:
     """Return the time that a zone's clock shows at a date, and the skipped one that Airflow moves there."""
     utc, clock = in_utc(date), zone_named(zone)
     shown = utc.astimezone(clock).replace(tzinfo=None, fold=0)
-    # No clock is put forward by more than a day; the date is at most as far behind the change.
+    # No clock is put forward by more than a day, so the day before has the offset before any such change.
     offset = (utc - _DAY).astimezone(clock).replace(tzinfo=dt.timezone.utc) - (utc - _DAY)
     skipped = (utc + offset).replace(tzinfo=None)
     return [shown, skipped] if skipped < shown and _moment(skipped, zone) == utc else [shown]

@@ -26,7 +26,7 @@ def load_process(process: Process | str, *, relative_to: Path) -> Process:
         function's module out of the Dag file.
     :param relative_to: folder of the Dag file.
     :raises ConfigurationError: it cannot be found or imported; names the string and the cause.
-    :raises ProcessFailed: its import failed by an error that may pass.
+    :raises ProcessFailed: its import failed with an error that may be transient.
     :raises EnvironmentMismatch: it imports PySpark, which is installed in two versions here.
     """
     if not isinstance(process, str):
@@ -37,8 +37,8 @@ def load_process(process: Process | str, *, relative_to: Path) -> Process:
         function = getattr(module, name)
     except (Exception, SystemExit) as error:
         if isinstance(error, ImportError):
-            import_session_class()  # where PySpark itself is the cause, that is said
-        # A module may ask a service when it is imported.
+            import_session_class()  # raises if PySpark itself is the cause
+        # A module may call a service when it is imported.
         kind = ConfigurationError if is_mistake(error) else ProcessFailed
         raise kind(f"process {process!r} cannot be loaded: {type(error).__name__}: {error}") from error
     if not callable(function):
@@ -47,7 +47,7 @@ def load_process(process: Process | str, *, relative_to: Path) -> Process:
 
 
 def ship_by_value(process: Process) -> None:
-    """Let Spark send the author's modules to the executors with the functions that use them.
+    """Let Spark pickle the author's modules by value, with the functions that use them.
 
     Spark's pickler sends a function of an importable module by name. Executors have neither the Dag folder
     nor Airflow's names of Dag modules: user-defined functions would fail there with ``ModuleNotFoundError``.

@@ -19,7 +19,7 @@ _FORMS = "'package.module:function' or 'path/to/file.py:function'"
 
 
 def parts_of(process: str) -> tuple[str, str]:
-    """Return module or file, and function; raises ConfigurationError for another form of text."""
+    """Return module or file, and function; raises ConfigurationError for any other text."""
     place, _, name = process.rpartition(":")
     if not place or not name.isidentifier():
         raise ConfigurationError(f"process {process!r} must be {_FORMS}")
@@ -27,7 +27,7 @@ def parts_of(process: str) -> tuple[str, str]:
 
 
 def signature_of(process: Callable[..., Any] | str, folders: Iterable[Path]) -> inspect.Signature | None:
-    """Return the signature of a process; None if only an import can tell.
+    """Return the signature of a process; None if only an import can determine it.
 
     :param folders: folders that a path may be relative to; errors name the first one.
     :raises ConfigurationError: there is no such file, it is not Python, or it has no such function.
@@ -51,10 +51,10 @@ def signature_of(process: Callable[..., Any] | str, folders: Iterable[Path]) -> 
 
 
 def folders_of(dag_file: str) -> list[Path]:
-    """Return the folders that a path may be relative to while a Dag is made.
+    """Return the folders that a path may be relative to while a Dag is created.
 
-    Airflow sets the file of a Dag that another module's function makes only after reading the file: the files
-    that are being read count, too.
+    If a function of another module creates a Dag, Airflow sets the Dag's file only after parsing: therefore
+    the folders of all files that are being executed count, too.
     """
     folders = [Path(dag_file).parent]
     frame = inspect.currentframe()
@@ -88,7 +88,7 @@ def _in_file(path: str, _changed: int, name: str, process: str) -> inspect.Signa
 
 
 def _bindings(body: Iterable[ast.AST]) -> Iterator[tuple[str, ast.AST]]:
-    """Yield the names that a module's statements bind; a star for an import of unknown names."""
+    """Yield the names that a module's statements bind; ``*`` for a star import."""
     for node in body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield node.name, node
@@ -107,7 +107,7 @@ def _keeps_signature(decorator: ast.expr) -> bool:
 
 
 def _signature(arguments: ast.arguments) -> inspect.Signature:
-    """Return the parameters: of an annotation nothing, of a default only that there is one."""
+    """Return the signature without annotations and with None for every default."""
     for argument in ast.walk(arguments):
         if isinstance(argument, ast.arg):
             argument.annotation = None

@@ -161,10 +161,10 @@ class ReadProcessWriteOperator(RunParameters, PySparkOperator):
         return self.finish(context, self._execute(context))
 
     def on_kill(self) -> None:
-        """End this attempt's transaction by its own identity, and its Spark job; see :meth:`Run.kill`.
+        """Abort this attempt's transaction under its own producer identity, and cancel its Spark job.
 
-        It never initialises transactions: a newer attempt may have replaced this one, and would be aborted.
-        Airflow goes on with the task when this returns, so a run that has not begun must not begin.
+        See :meth:`Run.kill`. It never calls InitProducerId, which would fence a newer attempt and abort its
+        transaction. Airflow goes on with the task when this returns, so a run that has not begun must not.
         """
         self._killed = True
         if self._run is not None:
@@ -179,7 +179,7 @@ class ReadProcessWriteOperator(RunParameters, PySparkOperator):
         def start_spark(plan: RunPlan) -> SparkSession:
             ship_by_value(process)
             spark = session.start(plan.offsets, rows=not is_arrow_process(process))
-            # Now, before anything secret is sent: spark-defaults.conf and servers have a say in it.
+            # Before any secret is sent, but with the session: spark-defaults.conf or a server may set these.
             check_encryption(settings_in_force(spark, config), ClientConfig.of(spec.kafka), sink=spec.sink)
             return spark
 
@@ -200,7 +200,7 @@ class ReadProcessWriteOperator(RunParameters, PySparkOperator):
             session.stop()
 
     def _execute_or_find(self, run: RunAttempt, spec: RunSpec, telemetry: RunTelemetry) -> RunRecord:
-        """Execute the run; if it has no answer, ask the ledger: this may be the last try."""
+        """Execute the run; if its outcome is unclear, ask the ledger: this may be the last try."""
         try:
             return run.execute()
         except (RunFenced, OutcomeUnknown) as error:
@@ -232,4 +232,4 @@ class ReadProcessWriteOperator(RunParameters, PySparkOperator):
 
 
 def _unused(**_: Mapping[str, Any]) -> None:
-    """Replaces ``python_callable``: here the session starts later than in the parent class."""
+    """Placeholder for ``python_callable``: here the session starts later than in the parent class."""

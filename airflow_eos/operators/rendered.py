@@ -14,7 +14,7 @@ from airflow_eos.model.ranges import OffsetRange
 GivenRanges: TypeAlias = "Sequence[OffsetRange | Sequence[Any]] | str"
 """``[[topic, partition, start, end], ...]``, or its text as JSON or Python writes it."""
 
-_LIST_BEGINS = ("[", "(")  # no name of a topic does
+_LIST_BEGINS = ("[", "(")  # not valid in a topic name
 
 
 def literal(text: str) -> Any:
@@ -30,9 +30,9 @@ def literal(text: str) -> Any:
 
 
 def is_literal(value: Any) -> bool:
-    """Return whether a value is known at parse: no template, and no result of another task.
+    """Return whether a value is known at parse: neither a template nor the result of another task.
 
-    A mapping is: only its keys are checked.
+    A mapping always counts as known: only its keys are checked.
     """
     if isinstance(value, str):
         return not ("{{" in value or "{%" in value)
@@ -45,7 +45,7 @@ def parse_topics(field: str, given: Any) -> tuple[str, ...]:
     """Return names of topics: from one, a sequence, or the text of a list.
 
     :param field: name of the parameter, for the message.
-    :raises ConfigurationError: names the value that is not the name of a topic.
+    :raises ConfigurationError: names the value that is not a topic name.
     """
     listed = given
     if isinstance(given, str):
@@ -75,7 +75,7 @@ def parse_partition(field: str, given: Any) -> int | None:
 def parse_ranges(name: str, given: GivenRanges) -> tuple[OffsetRange, ...]:
     """Read offset ranges.
 
-    :param name: of the parameter, for the message.
+    :param name: name of the parameter, for the message.
     :raises ConfigurationError: names the value that cannot be read.
     """
     try:

@@ -57,7 +57,7 @@ class ReplayOffsetRangesOperator(ReadProcessWriteOperator):
     ) -> None:
         if "ranges" in kwargs:
             raise ConfigurationError("give offset_ranges, not ranges: a replay reads explicit ranges only")
-        # Nothing about the cursor: replays of other ranges may run beside each other.
+        # Replays do not use the cursor, so several may run at once.
         kwargs.setdefault("max_active_tis_per_dag", None)
         self.offset_ranges = offset_ranges
         self.reason = reason
@@ -76,7 +76,7 @@ class ReplayOffsetRangesOperator(ReadProcessWriteOperator):
             )
         self.ranges = replayed_ranges("offset_ranges", self.offset_ranges)
         spec = super().build_spec(context)
-        # A replay has a key of its own, and all it writes is a repetition.
+        # A replay has its own key, so its run is never a reprocessing, but all its records are repeated.
         return replace(spec, mark_output="always") if spec.mark_output == "reprocessed" else spec
 
     def audit(self, context: Context) -> dict[str, Any]:

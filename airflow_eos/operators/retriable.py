@@ -29,11 +29,11 @@ FINAL: tuple[type[EosError], ...] = (
     exceptions.TopicRecreated,
     exceptions.UnsupportedMagic,
 )
-"""Errors that stay the same until somebody acts: the same call again meets the same state.
+"""Errors that persist until somebody acts: a retry would meet the same state.
 
-Everything else retries. :class:`~airflow_eos.exceptions.RunFenced` above all: a newer attempt owned the work
-when the authority was asked last, and it may die before it commits. The next try asks again. Topics, ledger
-and group may be on their way (``UnknownTopic``, ``LedgerMissing``, ``GroupNotEmpty``, ``IntervalNotReady``).
+Everything else is retried, above all :class:`~airflow_eos.exceptions.RunFenced`: a newer attempt owned the
+work at the last check, and it may die before it commits. The next try asks again. Topics, ledger and group
+may just not be ready (``UnknownTopic``, ``LedgerMissing``, ``GroupNotEmpty``, ``IntervalNotReady``).
 """
 
 _PASSING: tuple[type[EosError], ...] = (exceptions.EnvironmentMismatch,)
@@ -44,7 +44,7 @@ BACKED_OFF: tuple[type[EosError], ...] = (
     exceptions.OutcomeUnknown,
     exceptions.RunFenced,
 )
-"""Errors after which another attempt or the brokers may still be at work: each further try waits longer."""
+"""Errors after which another attempt or the brokers may still be working: each further try waits longer."""
 
 
 class Retry(Enum):
@@ -56,12 +56,12 @@ class Retry(Enum):
 
 
 def retry_after(kind: type[BaseException]) -> Retry:
-    """Return whether and how another try follows an error of this class."""
+    """Return whether and how the task is retried after an error of this class."""
     if issubclass(kind, FINAL) and not issubclass(kind, _PASSING):
         return Retry.NEVER
     return Retry.BACK_OFF if issubclass(kind, BACKED_OFF) else Retry.AFTER_DELAY
 
 
 def is_final(error: BaseException) -> bool:
-    """Whether another try of the task cannot help."""
+    """Return whether another try of the task cannot help."""
     return retry_after(type(error)) is Retry.NEVER

@@ -91,7 +91,7 @@ class TransactionRetryPolicy(RetryPolicy):
             return RetryDecision.retry(delay, f"{type(exception).__name__}: a retry asks again")
         began = getattr(context.get("ti"), "start_date", None) if context else None
         if began:
-            # Sooner, the retry would fence the newer attempt, which may take as long.
+            # An earlier retry would fence the newer attempt, which may take as long as this one did.
             delay = min(max(delay, utc_now() - began), self.max_delay)
         return RetryDecision.retry(delay, "RunFenced: a newer attempt may own the work")
 
@@ -121,6 +121,6 @@ def _committed(context: Context | None) -> RunRecord | None:
         from airflow_eos.engine import find_committed
 
         return find_committed(task.build_spec(context))
-    except Exception:  # the decision must not fail: a retry asks anyway
+    except Exception:  # the decision must not fail: the retry asks the ledger itself
         log.warning("the ledger could not be asked; retrying with back-off", exc_info=True)
         return None

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 OnEmpty = Literal["succeed", "skip"]
 _NOT_GIVEN: Any = object()  # None is a value here: no limit
-_POLICY = TransactionRetryPolicy()  # Airflow gives a mapped task the default itself
+_POLICY = TransactionRetryPolicy()  # as a default: Airflow passes it to mapped tasks, too
 
 
 class RunParameters(CheckedParameters):
@@ -192,7 +192,7 @@ class RunParameters(CheckedParameters):
             check_literals(type(self), {**given, "dag": self.dag, "task_id": self.task_id}, with_dag=True)
 
     def build_spec(self, context: Context) -> RunSpec:
-        """Return the specification of this run: the rendered fields, the connection, and who asks.
+        """Return the specification of this run from the rendered fields, the connection and the context.
 
         :raises ConfigurationError: a value is refused; see :class:`~airflow_eos.model.spec.RunSpec`.
         """
@@ -204,7 +204,7 @@ class RunParameters(CheckedParameters):
         check_rendered(self, self._templates)
         clears, try_number = clear_number(context), context["ti"].try_number
         kafka = KafkaEosHook(self.kafka_config_id).get_config()
-        # Errors name addresses; this is where they come from.
+        # Errors name addresses, so log the connection that they come from.
         self.log.info("Kafka connection %r: %s", self.kafka_config_id, kafka.get("bootstrap.servers"))
         try:
             spec = RunSpec(
@@ -255,7 +255,7 @@ class RunParameters(CheckedParameters):
         return accepting(mode) if accepts(self.accept_deleted) else mode
 
     def finish(self, context: Context, record: RunRecord) -> dict[str, Any]:
-        """Tell Airflow the result of a committed run; return :meth:`RunRecord.summary` for XCom.
+        """Report a committed run to Airflow; return :meth:`RunRecord.summary` for XCom.
 
         :raises DifferentWork: another task did the work, and this one did nothing.
         :raises AirflowSkipException: nothing was read, and ``on_empty`` is ``skip``.
@@ -271,10 +271,10 @@ class RunParameters(CheckedParameters):
         return summary
 
     def audit(self, context: Context) -> dict[str, Any]:  # noqa: ARG002 - for subclasses
-        """Return details about who wants this run, and why, for its record."""
+        """Return details about who requested this run, and why, for its record."""
         return {}
 
-    # -- OpenLineage asks these where its provider is installed --
+    # -- called by OpenLineage if its provider is installed --
 
     def get_openlineage_facets_on_start(self) -> Any:
         """Return topics as datasets."""

@@ -1,4 +1,4 @@
-"""Checks that the schedule of a Dag gives its runs the intervals that a task reads."""
+"""Checks that the schedule of a Dag gives its runs intervals that a task can read."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def check_schedule(
         period = _length(delta)
         with_intervals = f"DeltaDataIntervalTimetable({delta!r})"
         if not dag.catchup:
-            # A run that is due is computed anew at each parse of the Dag, from the present moment back.
+            # Each parse of the Dag computes the next run anew, backwards from the present.
             period, late = None, " where a run is late"
     else:
         several = isinstance(timetable, MultipleCronTriggerTimetable)
@@ -76,7 +76,7 @@ def check_schedule(
         expression, zone, interval = (
             timetable_field(cron, name) for name in ("expression", "timezone", "interval")
         )
-        # Of several expressions Airflow leaves out periods: where a run is late, or a clock is put back.
+        # With several expressions Airflow omits periods if a run is late or a clock is put back.
         period = None if several else _period(expression, zone_named(zone))
         written = "with one expression for all times, " if several else f"{expression!r}, "
         with_intervals = f"CronDataIntervalTimetable({written}timezone={str(zone)!r})"
@@ -96,7 +96,7 @@ def check_schedule(
 
 
 def _check_late(dag: DAG, task_id: str) -> None:
-    """Refuse a delta whose runs begin elsewhere once the scheduler is late, or was down."""
+    """Refuse a delta whose intervals shift if the scheduler is late, or was down."""
     if dag.catchup or not isinstance(dag.timetable, DeltaDataIntervalTimetable):
         return
     delta, first = timetable_field(dag.timetable, "delta"), dag.start_date
@@ -115,15 +115,15 @@ def _check_late(dag: DAG, task_id: str) -> None:
 
 
 def _do_not_meet(expression: str, zone: dt.tzinfo) -> dt.datetime | None:
-    """Return where, in two years to come, the scheduler's intervals of a cron expression do not meet.
+    """Return the first moment in the next two years where a cron expression's intervals do not meet.
 
-    Where the clock is put forward, Airflow takes a tick in the skipped hour for one that is as much later.
+    If the clock is put forward, Airflow moves a tick in the skipped hour by as much. None if all meet.
     """
     from croniter import croniter  # type: ignore[import-untyped]  # Airflow's own
 
     minutes, hours, *_ = croniter(expression).expanded
     if hours == ["*"] or len(_numbers(minutes, 60)) == 1:
-        return None  # counted in real time; or as far apart as clocks are put forward
+        return None  # every hour: counted in real time; one tick an hour: as far apart as a clock change
     from airflow.timetables.base import TimeRestriction
     from airflow.timetables.interval import CronDataIntervalTimetable as Scheduled
 
@@ -168,10 +168,10 @@ def _period(expression: str, zone: dt.tzinfo) -> dt.timedelta | None:
     )
     periods = {after - tick for tick, after in zip(ticks, [*ticks[1:], ticks[0] + _WEEK], strict=True)}
     period = max(periods)
-    # Backfills reach back to when more zones changed their clocks.
+    # Since 2000: backfills reach back to a time when more zones changed their clocks.
     weeks = (_SOME_DAY + number * _WEEK for number in range((utc_now() - _SOME_DAY) // _WEEK + 104))
     offsets = {moment.astimezone(zone).replace(tzinfo=dt.timezone.utc) - moment for moment in weeks}
-    # Over a change of the clock by whole periods, ticks stay as far apart.
+    # If clocks change by whole periods, the distance between ticks stays the same.
     regular = len(periods) == 1 and not any((offset - min(offsets)) % period for offset in offsets)
     return period if regular else None
 

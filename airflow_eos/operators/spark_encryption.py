@@ -1,4 +1,4 @@
-"""Warns, or refuses, if a run's credentials would travel to Spark in clear."""
+"""Warns about, or refuses, a run whose credentials would travel to Spark unencrypted."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def check_encryption(
 ) -> None:
     """Warn if credentials travel in clear, or refuse if ``[eos] require_encrypted_spark`` is set.
 
-    :param spark: the session's settings: those in force, or as far as they are known.
+    :param spark: the session's effective settings, as far as they are known.
     :param sink: the table that tasks write to, with the properties of its connection.
-    :raises ConfigurationError: it is refused.
+    :raises ConfigurationError: credentials would travel in clear, and the option is set.
     """
     owners = ["the Kafka connection"] if kafka.has_secrets else []
     if sink is not None and sink.has_secrets:

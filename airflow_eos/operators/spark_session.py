@@ -13,7 +13,9 @@ from urllib.parse import urlsplit
 from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook
 from airflow.providers.common.compat.sdk import BaseHook
 
+from airflow_eos.compat import AirflowNotFoundException
 from airflow_eos.exceptions import ConfigurationError, RunFailed
+from airflow_eos.hooks.masked_connection import connection_missing
 from airflow_eos.settings import class_data_folder, writes_class_data
 from airflow_eos.spark import local_python
 from airflow_eos.spark.address import check_host, is_loopback, is_on_this_host, shown_address
@@ -34,9 +36,9 @@ log = logging.getLogger(__name__)
 
 LOCAL = "local[*]"
 SERVER_PATIENCE = 60.0
-"""Seconds in which a Spark Connect server of this host may come back."""
+"""Seconds to wait for a Spark Connect server on this host."""
 REMOTE_PATIENCE = 600.0
-"""Seconds in which one of another host may: as long as Spark's client tries."""
+"""Seconds to wait for a Spark Connect server on another host: as long as Spark's client retries."""
 _OTHERS_WRITE = 0o022
 _DAEMON = "spark.python.daemon.module"
 _WORKERS_PATH = "spark.executorEnv.PYTHONPATH"
@@ -48,12 +50,16 @@ def spark_settings(conn_id: str | None, app_name: str, config: Mapping[str, Any]
     :param conn_id: a ``spark_connect`` connection, or any connection whose host and port are a Spark master;
         None runs Spark in this process.
     :param config: takes precedence over the connection and its address (``spark.master``, ``spark.remote``).
-    :raises ConfigurationError: the connection names no host, or one that Spark sends no token to.
+    :raises ConfigurationError: the connection names no host, or one to which Spark does not send a token.
+    :raises AirflowNotFoundException: the connection does not exist, or Airflow could not read it now.
     """
     settings = {"spark.app.name": app_name}
     address = LOCAL
     if conn_id:
-        connection = BaseHook.get_connection(conn_id)
+        try:
+            connection = BaseHook.get_connection(conn_id)
+        except AirflowNotFoundException as error:
+            raise connection_missing(conn_id) from error
         if connection.conn_type == SparkConnectHook.conn_type:
             address = SparkConnectHook(conn_id).get_connection_url()
         elif connection.host:
@@ -68,7 +74,7 @@ def spark_settings(conn_id: str | None, app_name: str, config: Mapping[str, Any]
     if "spark.remote" not in settings:
         # A progress bar redraws its line: in a task log that is noise. (A static setting: not for a server.)
         settings.setdefault("spark.ui.showConsoleProgress", "false")
-        # A stream holds a hundred rows that it has passed: sealed ones have a megabyte each.
+        # By default a stream keeps the last hundred rows: sealed ones have a megabyte each.
         settings.setdefault("spark.serializer.objectStreamReset", "4")
     settings = {**local_defaults(settings.get("spark.master", ""), private_folders=True), **settings}
     if settings.get("spark.master", "").startswith("local") and _sockets_are_private():
@@ -78,7 +84,7 @@ def spark_settings(conn_id: str | None, app_name: str, config: Mapping[str, Any]
 
 
 def _check_token(remote: str) -> None:
-    """Refuse a token without TLS on the server, which the client would try for ten minutes."""
+    """Refuse a token without TLS for a loopback address, which the client would retry for ten minutes."""
     address = urlsplit(remote)
     in_clear = "token=" in address.path and "use_ssl=true" not in address.path.lower()
     if in_clear and address.hostname != "localhost" and is_loopback(address.hostname or ""):
@@ -89,9 +95,9 @@ def _check_token(remote: str) -> None:
 
 
 def _sockets_are_private() -> bool:
-    """Return whether nobody else may write to, and so connect to, a Unix socket made here.
+    """Return whether the umask keeps other users from writing, and so connecting, to Unix sockets made here.
 
-    Over Unix sockets PySpark's workers ask for no secret.
+    Over Unix sockets PySpark's workers require no secret.
     """
     status = Path("/proc/self/status")
     if not status.exists():
@@ -106,7 +112,7 @@ def _not_started(error: Exception, address: str) -> RunFailed:
     from airflow_eos.spark.errors import root_cause
     from airflow_eos.spark.spark_failure import is_infrastructure
 
-    # Python knows of a JVM that has ended a refused connection, and of an application what it did last.
+    # If the JVM has ended, Python sees only a refused connection, or the last step of the application.
     has_ended = is_infrastructure(error) or "[JAVA_GATEWAY_EXITED]" in str(error)
     reason = "it has ended, and its last lines say why" if has_ended else root_cause(error)
     reason = "; ".join(filter(None, [reason, nameless_user()]))
@@ -135,14 +141,14 @@ class TaskSession:
 
         :param offsets: number of offsets that the run reads, for
             :func:`airflow_eos.spark_host.jvm.options_for`.
-        :param rows: whether records pass the JVM as rows; those of an Arrow process do not.
+        :param rows: whether records pass the JVM as rows, which those of an Arrow process do not.
         :raises ConfigurationError: Spark should run here, and only its client is installed; or the address of
             a Spark Connect server has no host.
         :raises EnvironmentMismatch: PySpark and its client, as installed here, do not fit together.
         :raises SparkUnavailable: the Spark Connect server accepts no connections.
         :raises RunFailed: a session of this process could not start; names the reason.
         """
-        workers = self._ask_workers()
+        workers = self._check_workers()
         SparkSession = import_session_class()  # noqa: N806 - a class
         from pyspark.util import is_remote_only
 
@@ -153,7 +159,7 @@ class TaskSession:
                 "connection"
             )
         active = SparkSession.getActiveSession()
-        # Airflow logs every library at INFO: py4j tells of each connection it closes.
+        # Airflow logs every library at INFO, and py4j logs each connection that it closes.
         logging.getLogger("py4j").setLevel(logging.WARNING)
         if active is not None:
             return SparkSession.builder.config(map=self._settings).getOrCreate()
@@ -179,11 +185,11 @@ class TaskSession:
         self._started = started
         return started.session
 
-    def _ask_workers(self) -> Future[bool] | None:
-        """Ask in the background, while Spark is imported, whether a local session's tasks run this Python.
+    def _check_workers(self) -> Future[bool] | None:
+        """Check in the background, while Spark is imported, whether a local session's tasks run this Python.
 
-        Spark would take the first python3 on PATH, which may be another one. Returns None if Spark runs
-        elsewhere, or with modules of its own.
+        Spark would use the first python3 on PATH, which may be another one. Returns None if Spark runs
+        elsewhere, or with its own modules.
         """
         if not local_python.is_local(self._settings.get("spark.master", "")):
             return None
@@ -194,7 +200,7 @@ class TaskSession:
         return local_python.ask(python, os.pathsep.join(filter(None, paths)))
 
     def _jvm_options(self, offsets: int, *, rows: bool) -> dict[str, str]:
-        """Return options of a JVM that starts here; empty if the user has set some."""
+        """Return options for a JVM that starts here; empty if the user has set some."""
         is_local = self._settings.get("spark.master", "").startswith("local")
         if not is_local or jvm.OPTIONS in self._settings or os.environ.get(jvm.OPTIONS_VARIABLE):
             return {}
@@ -206,7 +212,7 @@ class TaskSession:
         if session is not None:
             try:
                 session.stop()
-            except Exception:  # the run is decided: a JVM that is gone must not decide the task
+            except Exception:  # the outcome of the run is known: a dead JVM must not fail the task
                 log.warning("Spark did not stop cleanly", exc_info=True)
             if self._has_own_jvm and writes_class_data():
                 write_in_background(class_data_folder())

@@ -1,4 +1,4 @@
-"""One exactly-once run as a Spark application of its own, by spark-submit to a cluster."""
+"""One exactly-once run as a separate Spark application, submitted to a cluster by spark-submit."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import BaseHook
 
-from airflow_eos.compat import repeat_time_out
+from airflow_eos.compat import AirflowNotFoundException, repeat_time_out
 from airflow_eos.compat.retry_policy import asks_retry_policy
 from airflow_eos.exceptions import ConfigurationError, EosError, OutputLost, RunFailed
+from airflow_eos.hooks.masked_connection import connection_missing
 from airflow_eos.hooks.spark_driver import SparkDriver, name_yarn_user
 from airflow_eos.model.ranges import utc_now
 from airflow_eos.operators import submit_hook
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from airflow_eos.operators.run_parameters import OnEmpty
     from airflow_eos.operators.task_identity import Ranges
 
-# Of a kill, after the wait for a driver that runs here: enough for a signal and a request.
+# Reserved of a kill's time after the wait for a driver that runs here: enough for a signal and a request.
 _PROVIDERS_SECONDS = 0.5
 _LIFE_KEY = "airflow_eos_life"
 _DEFAULT_CONNECTION = "spark_default"
@@ -183,12 +184,12 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
         """Wait for a driver in cluster mode: in the triggerer where ``deferrable``, else here."""
         hook: Any = self._hook
         on_yarn = submit_hook.cluster_manager(hook) == "yarn"
-        if on_yarn:  # the provider does not note the id of one that an earlier try submitted
+        if on_yarn:  # the provider does not set the id of an application that an earlier try submitted
             hook._yarn_application_id = str(external_id)  # noqa: SLF001
         if not self.deferrable:
             super().poll_until_complete(external_id, context)
             return
-        # Airflow's own time-out ends with the process that defers; the trigger's ends the driver, too.
+        # Airflow's own time-out ends with the deferring process; the trigger's also kills the driver.
         limit = self.execution_timeout
         self.defer(
             trigger=SparkDriverTrigger(
@@ -204,7 +205,7 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
 
     @asks_retry_policy
     def resume(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
-        """Ask the ledger once the driver has ended: the event does not tell the outcome.
+        """Ask the ledger once the driver has ended: the event does not contain the outcome.
 
         :raises EosError: the run did not commit.
         """
@@ -214,7 +215,7 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
         if event["status"] == "TIMED_OUT":
             ending = f"{ending} (execution_timeout is {self.execution_timeout})"
         failure = None if event["succeeded"] else RunFailed(ending)
-        # A cluster that could not be asked may still run the driver: the next try takes it up again.
+        # An unreachable cluster may still run the driver: the next try takes it up again.
         ended = event["status"] != "UNREACHABLE"
         record = self._counted(context, lambda: self._conclude(context, spec, failure, ended=ended))
         return self.finish(context, record)
@@ -228,7 +229,7 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
         return record
 
     def on_kill(self) -> None:
-        """End the driver, if it runs here, so that it aborts under its own identity; then the job.
+        """Terminate a driver that runs here, so that it aborts under its own identity; then kill the job.
 
         This process has no transaction of its own and never takes an epoch. Airflow goes on with the task
         when this returns, within :data:`~airflow_eos.run.kill.KILL_SECONDS`: nothing may be submitted
@@ -240,7 +241,7 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
             process = getattr(self._hook, "_submit_sp", None)
             if process is not None and process.poll() is None:
                 terminate_children(process.pid, budget.left(keep=_PROVIDERS_SECONDS))
-            provider = super().on_kill  # asks a cluster manager or runs a command, without a time-out
+            provider = super().on_kill  # calls a cluster manager or runs a command, without a time-out
             budget.spend(
                 lambda seconds: submit_hook.kill_on_yarn(self._hook, self._conn_id, seconds) or provider()
             )
@@ -254,6 +255,7 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
             process_file, self._module = split_process(self.process, folder)
         # A clear requests new work, and so does a retry whose Dag or mapped list has changed.
         if self._is_other_life(context, spec):
+            self._end_job(context)
             self._forget_job(context)
             context["task_state_store"].set(_LIFE_KEY, self._life(context, spec))
         failure: Exception | None = None
@@ -284,18 +286,18 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
             if isinstance(reported, OutputLost):
                 raise reported from failure
             if failure is not None:
-                self.log.warning("The Spark job failed after its commit, which stands: %s", failure)
+                self.log.warning("The Spark job failed after its commit, which remains valid: %s", failure)
             return record
         why = "does the application call airflow_eos.spark.main(process)?"
         try:
             if self._is_other_life(context, spec):
                 why = "the task was changed after it was submitted, and the next try submits it as it is now"
             if ended is None:
-                ended = failure is None or not self._may_be_running(context)
+                ended = failure is None or self._running_driver(context) is None
             if ended:
                 self._forget_job(context)
         except Exception as error:  # noqa: BLE001 - of the cluster, or of Airflow; the job's own is raised
-            self.log.warning("It is not known whether the job goes on; the next try asks again: %s", error)
+            self.log.warning("It is not known whether the job still runs; the next try asks again: %s", error)
         if failure is not None:
             raise self._error_of_the_application() or failure
         raise RunFailed(
@@ -317,14 +319,17 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
         if files is None:  # on_kill before anything was submitted
             return super()._get_hook()
         if self.deferrable or self._deploy_mode or self._conn_id != _DEFAULT_CONNECTION:
-            # Without it, as while the API server is away, the provider takes YARN and client mode.
-            BaseHook.get_connection(self._conn_id)
+            # Without it, as while the API server is away, the provider assumes YARN and client mode.
+            try:
+                BaseHook.get_connection(self._conn_id)
+            except AirflowNotFoundException as error:
+                raise connection_missing(self._conn_id) from error
         before = (self.files, self.py_files, self.application_args, self.conf)
         arguments = [] if self._module is None else ["--airflow-eos-process", self._module]
         provided = super()._get_hook()
         in_cluster = submit_hook.is_in_cluster(provided)
         if in_cluster:
-            self._give_to_the_driver(files)
+            self._embed_specification(files)
         self.conf = {**local_defaults(submit_hook.master_of(provided)), **(self.conf or {})}
         self.py_files = joined(self.py_files, *map(str, files.py_files))
         self.application_args = [
@@ -341,20 +346,20 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
             raise RunFailed("the task was killed before it had submitted its application")
         if submit_hook.cluster_manager(hook) == "yarn":
             name_yarn_user(hook)
-        # A kill that came earlier had no process to end.
+        # An earlier kill had no process to terminate.
         submit_hook.call_when_started(hook, lambda: self.on_kill() if self._killed else None)
         if self.deferrable:
             submit_hook.check_deferrable(hook, self.task_id)
         advice = f"{ADVICE}; {_ONLY_CONF}"
         check_encryption(submit_hook.settings_of(hook), ClientConfig.of(files.kafka), advice, sink=files.sink)
         if not in_cluster:
-            # The driver runs here, by this Python; a python3 on PATH may be any other.
+            # The driver runs here and must use this Python; a python3 on PATH may be another one.
             os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
             if submit_hook.master_of(hook).startswith("local"):
                 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         return hook
 
-    def _give_to_the_driver(self, files: SubmittedFiles) -> None:
+    def _embed_specification(self, files: SubmittedFiles) -> None:
         """Put the specification into the application: Spark copies ``--files`` to every executor's folder."""
         application = Path(self.application)
         if application.is_file():
@@ -368,18 +373,28 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
                 self.application,
             )
 
-    def _may_be_running(self, context: Context) -> bool:
-        """Return whether a stored job goes on; raises if its cluster, or Airflow, does not answer."""
+    def _running_driver(self, context: Context) -> SparkDriver | None:
+        """Return the driver of a stored job that still runs; raises if its cluster, or Airflow, is away."""
         store = context.get("task_state_store")
         stored = None if store is None else store.get(self.external_id_key)
-        if stored is None or self._hook is None:
-            return stored is not None
-        driver = SparkDriver(
-            submit_hook.cluster_manager(self._hook), str(stored), self._conn_id, hook=self._hook
-        )
+        if stored is None:
+            return None
+        hook = self._hook or super()._get_hook()
+        driver = SparkDriver(submit_hook.cluster_manager(hook), str(stored), self._conn_id, hook=hook)
         status = driver.status()
         self.log.info("Driver %s: %s", stored, status)
-        return driver.is_running(status)
+        return driver if driver.is_running(status) else None
+
+    def _end_job(self, context: Context) -> None:
+        """End the driver of an earlier life that neither a worker nor a triggerer ended at the clear."""
+        try:
+            driver = self._running_driver(context)
+            if driver is not None:
+                driver.kill()
+        except Exception as error:  # noqa: BLE001 - the next attempt fences it
+            self.log.warning(
+                "The driver of an earlier life may run until the next attempt fences it: %s", error
+            )
 
     def _is_other_life(self, context: Context, spec: RunSpec) -> bool:
         """Return whether the stored job was submitted by another life of the task, or for another run."""

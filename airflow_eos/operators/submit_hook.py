@@ -1,6 +1,6 @@
-"""What the Spark provider's hook knows of a submission: its members are private, and used here alone.
+"""Reads a submission from the Spark provider's hook; only this module uses its private members.
 
-The hook is the provider's ``SparkSubmitHook``, which its own operator asks in the same way.
+The hook is the provider's ``SparkSubmitHook``, whose own operator uses these members in the same way.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from airflow_eos.hooks.spark_driver import Backend, SparkDriver
 log = logging.getLogger(__name__)
 
 _SUBMITTED_POD = re.compile(r"submission ID \S+:(\S+)")
-"""Ends the last line of Spark's submission client on Kubernetes: namespace and driver pod."""
+"""Matches namespace and driver pod in the last line of Spark's submission client on Kubernetes."""
 
 
 def is_in_cluster(hook: Any) -> bool:
@@ -34,7 +34,7 @@ def master_of(hook: Any) -> str:
 
 
 def settings_of(hook: Any) -> dict[str, str]:
-    """Return the application's Spark settings, as far as the hook has them."""
+    """Return the application's Spark settings, as far as the hook knows them."""
     return {**hook._conf, "spark.master": master_of(hook)}  # noqa: SLF001
 
 
@@ -62,7 +62,7 @@ def check_deferrable(hook: Any, task_id: str) -> None:
 
 def call_when_started(hook: Any, call: Callable[[], None]) -> None:
     """Let the hook call a function once the process of ``spark-submit`` exists."""
-    read = hook._process_spark_submit_log  # noqa: SLF001 - the first that is called then
+    read = hook._process_spark_submit_log  # noqa: SLF001 - the first method that is called then
 
     def called_and_read(lines: Iterator[str]) -> None:
         call()
@@ -72,9 +72,9 @@ def call_when_started(hook: Any, call: Callable[[], None]) -> None:
 
 
 def _naming_pod(hook: Any, lines: Iterator[str]) -> Iterator[str]:
-    """Pass the lines of ``spark-submit`` on, and tell the hook the driver's pod.
+    """Yield the lines of ``spark-submit``, and set the hook's driver pod.
 
-    The provider recognises the submission of a namespace called ``spark`` only.
+    The provider itself recognises only submissions to a namespace called ``spark``.
     """
     for line in lines:
         match = _SUBMITTED_POD.search(line)
@@ -84,7 +84,7 @@ def _naming_pod(hook: Any, lines: Iterator[str]) -> Iterator[str]:
 
 
 def terminate_children(pid: int, timeout: float) -> None:
-    """End the Python driver that ``spark-submit`` started here: SIGTERM to its children; never raises.
+    """Terminate the Python driver that ``spark-submit`` started here: SIGTERM to its children; never raises.
 
     :param timeout: seconds to wait for their end.
     """
@@ -97,7 +97,7 @@ def terminate_children(pid: int, timeout: float) -> None:
 
 
 def kill_on_yarn(hook: Any, conn_id: str, seconds: float) -> bool:
-    """End the application over REST; return False if that does not apply to this job."""
+    """Kill the application over REST; return False if that does not apply to this job."""
     job = getattr(hook, "_yarn_application_id", None)
     if not (job and hook._is_yarn_cluster_mode and hook._yarn_track_via_rm_api):  # noqa: SLF001
         return False
@@ -111,7 +111,7 @@ def kill_on_yarn(hook: Any, conn_id: str, seconds: float) -> bool:
 def error_in_output(hook: Any, mark: str) -> EosError | None:
     """Return the error that the application printed (client mode).
 
-    :param mark: begins the line of the error, which nobody else can write.
+    :param mark: prefix of the error's line, which nobody else can write.
     """
     for line in reversed(list(getattr(hook, "_last_submit_log_lines", ()))):
         match = re.search(rf"{re.escape(mark)} (\w+)((?: \[[\w.]+\])?): (.*)", line)

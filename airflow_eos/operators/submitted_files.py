@@ -1,4 +1,4 @@
-"""The files of a submission beside the author's application: code, and the run's specification."""
+"""The files of a submission besides the author's application: code, and the run's specification."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 _PREFIX = "airflow-eos-submit-"
-_YOUNG_SECONDS = 60.0  # a folder that is not locked yet
+_YOUNG_SECONDS = 60.0  # a younger folder may not be locked yet
 
 
 class SubmittedFiles(Closeable):
@@ -31,7 +31,7 @@ class SubmittedFiles(Closeable):
     user removes the files of a killed process.
 
     :param spec: the run.
-    :param process_file: the author's file with the function, None for an application.
+    :param process_file: the author's file with the function; None for an application.
     """
 
     def __init__(self, spec: RunSpec, process_file: Path | None) -> None:
@@ -55,7 +55,7 @@ class SubmittedFiles(Closeable):
         """Return a copy of an application with the specification, which only the driver gets."""
         from airflow_eos.engine.application import with_specification
 
-        (self._folder / "application").mkdir()  # a script's folder is on its path: nothing else lies there
+        (self._folder / "application").mkdir()  # a script's folder is on sys.path: it holds nothing else
         copy = self._folder / "application" / application.name
         _write_private(copy, with_specification(application.read_bytes(), self.spec.name, self._text))
         return copy
@@ -103,7 +103,7 @@ def split_process(process: str, relative_to: Path) -> tuple[Path | None, str]:
 
 
 def check_shippable(process: str) -> None:
-    """Raise ConfigurationError for a file whose name Spark's driver cannot import as a module's."""
+    """Raise ConfigurationError for a file that Spark's driver cannot import because of its name."""
     place, _ = parts_of(process)
     if place.endswith(".py") and not Path(place).stem.isidentifier():
         raise ConfigurationError(

@@ -73,7 +73,7 @@ def refuse_loop(context: Context) -> None:
 def clear_number(context: Context) -> int:
     """Return the number of this life of the task instance: 0 until it is cleared, then another one per clear.
 
-    It is the number of tries before the latest clear. ``DagRun.clear_number`` does not serve: it counts the
+    It is the number of tries before the latest clear. ``DagRun.clear_number`` is unsuitable: it counts the
     clears of *any* task of the run, so a retry after a neighbour's clear would look like a clear of this
     task, and ``on_committed="reprocess"`` would write a committed run again. Only a clear of this task
     instance sets ``max_tries`` to the tries so far plus ``retries`` (Airflow 3.1 to 3.3:
@@ -87,11 +87,11 @@ def clear_number(context: Context) -> int:
 
 
 def task_of(context: Context, dag_id: str, task_id: str) -> dict[str, Any]:
-    """Return the task's names for the run's record: a user who may see this Dag may see the record.
+    """Return the task instance's key and start for the run's record: users who may see the Dag may see it.
 
-    ``max_tries`` tells a clear from a retry where :func:`clear_number` cannot: a clear sets it by the
-    ``retries`` that the scheduler knows, and this process may have others, of a file that was just edited.
-    Where both are the same, ``dag_run_start`` does: a clear starts a Dag run again that has ended.
+    ``max_tries`` tells a clear from a retry where :func:`clear_number` cannot: a clear computes it from the
+    scheduler's ``retries``, which may differ from this process's if the file was just edited. If both are
+    equal, ``dag_run_start`` decides: a clear restarts a Dag run that has ended.
     """
     index = context["ti"].map_index
     started = getattr(context["dag_run"], "start_date", None)
@@ -106,7 +106,7 @@ def task_of(context: Context, dag_id: str, task_id: str) -> dict[str, Any]:
 
 
 def accepts(value: bool | str, field: str = "accept_deleted") -> bool:
-    """Read an acceptance that a template may have rendered.
+    """Return ``accept_deleted``, which a template may have rendered.
 
     :param field: name of the parameter, for the message.
     :raises ConfigurationError: it is neither true nor false.
@@ -132,7 +132,7 @@ def accepting(ranges: RangeMode) -> RangeMode:
 
 
 def as_range_mode(ranges: Any) -> RangeMode:
-    """Return ranges that are a range mode; raises ConfigurationError for others."""
+    """Return ranges if they are a range mode; raise ConfigurationError otherwise."""
     if isinstance(ranges, RangeMode):
         return ranges
     raise ConfigurationError(
@@ -235,7 +235,7 @@ def _warn_of_an_overlap(dag_run: Any, dag: DAG, start: dt.datetime, end: dt.date
 
 
 def refuse_another_grid(context: Context, interval: Interval) -> None:
-    """Refuse an interval of a backfill that begins between two of the schedule.
+    """Refuse a backfill's interval that begins within an interval of the schedule.
 
     Airflow counts the intervals of a delta from the first date of the backfill.
 
@@ -260,13 +260,13 @@ def refuse_another_grid(context: Context, interval: Interval) -> None:
 
 
 def warn_of_read_before(context: Context, interval: Interval) -> None:
-    """Warn if the Dag run before, by logical date, has read a part of a Dag run's interval.
+    """Warn if the previous Dag run, by logical date, has read a part of a Dag run's interval.
 
-    Where the schedule, or its time zone, was changed, Airflow begins an interval before the end of the last.
+    After a change of the schedule or its time zone, an interval may begin before the end of the previous one.
     """
     try:
         start, end = (context.get(f"prev_data_interval_{name}_success") for name in ("start", "end"))
-        # Airflow asks for these on use, and has None for a first run.
+        # Airflow requests these on first access, and returns None for a first run.
         before = (in_utc(start), in_utc(end)) if start and end else None
     except Exception as error:  # noqa: BLE001 - of Airflow's API server: the run goes on without it
         log.info("It is not known what the Dag run before has read: %s", error)
@@ -286,7 +286,7 @@ def warn_of_read_before(context: Context, interval: Interval) -> None:
 
 
 def _data_interval(dag_run: Any) -> tuple[dt.datetime | None, dt.datetime | None]:
-    """Return the data interval in UTC: datetimes of one time zone compare by its clock."""
+    """Return the data interval in UTC: datetimes of one time zone would be compared by wall-clock time."""
     start, end = (
         None if moment is None else in_utc(moment)
         for moment in (dag_run.data_interval_start, dag_run.data_interval_end)

@@ -1,4 +1,4 @@
-"""Airflow's metrics of a run, and one OpenTelemetry span for each state."""
+"""Sends Airflow metrics of a run, and one OpenTelemetry span for each state."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _LOST_ANSWER = "UNKNOWN"
 class RunTelemetry:
     """Metrics and spans of one try of a task: those of ``docs/observing.md``.
 
-    It informs: a failure here never fails a run. A run that a try only finds in the ledger counts nothing;
-    one that was submitted counts when its end is seen.
+    Errors here never fail a run. A run that a try only finds in the ledger is not counted; a submitted run is
+    counted when its end is seen.
     """
 
     def __init__(self, context: Context) -> None:
@@ -58,9 +58,9 @@ class RunTelemetry:
         self._last_ns = now
 
     def answered(self, record: RunRecord) -> None:
-        """Count the commit of a run of this process, also one whose answer was lost.
+        """Count the commit of a run of this process, even if the response to the commit was lost.
 
-        After a lost answer, the record of our own commit comes from the ledger.
+        After a lost response, the record of our own commit comes from the ledger.
         """
         is_own_try = (record.run_id, record.clear_number, record.try_number) == self._me
         if not record.found or (self._lost_answer and is_own_try):
@@ -94,7 +94,7 @@ class RunTelemetry:
 
     @contextmanager
     def counting_failure(self) -> Iterator[None]:
-        """Count a try that fails; raise what its ``process`` has asked of Airflow instead, if it has."""
+        """Count a try that fails; raise the Airflow exception that its ``process`` raised, if any."""
         try:
             yield
         except EosError as error:
@@ -113,7 +113,7 @@ class RunTelemetry:
 
 @contextmanager
 def _sending() -> Iterator[Any]:
-    """Give Airflow's metrics; an error is only logged."""
+    """Provide Airflow's metrics; an error is only logged."""
     from airflow_eos.compat import stats
 
     try:

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_eos.exceptions import ProcessFailed, RecordRefused
+from airflow_eos.exceptions import RecordRefused
 from airflow_eos.recordbatch.segments import Interleaved, Segments, interleave, segments_of
 from airflow_eos.recordbatch.sink_columns import Strings, strings
 from airflow_eos.recordbatch.varint import Int64s, PackedVarints, pack_varints
@@ -114,15 +114,14 @@ def encode_headers(headers: pa.Array) -> pa.Array:
 
     :param headers: ``list<struct<key: string, value: binary>>``; a null list is no headers, repeated keys are
         kept
-    :raises ProcessFailed: a header or its key is null
-    :raises RecordRefused: a key is not UTF-8
+    :raises RecordRefused: a header or its key is null, or a key is not UTF-8
     """
     counts = pc.list_value_length(headers).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
     flat = headers.flatten()
     keys, values = flat.field("key"), flat.field("value")
     if flat.null_count or keys.null_count:
-        raise ProcessFailed(
-            "column 'headers' holds a header without a key; Kafka allows a null value, but no null key"
+        raise RecordRefused(
+            "process returned a header without a key; Kafka allows a null value, but no null key"
         )
     try:
         keys.validate(full=True)

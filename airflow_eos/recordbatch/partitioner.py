@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from airflow_eos.exceptions import ProcessFailed
+from airflow_eos.exceptions import RecordRefused
 from airflow_eos.recordbatch.segments import Int32s, Segments, segments_of
 from airflow_eos.recordbatch.sink_columns import Column, binary_column
 from airflow_eos.recordbatch.varint import Int64s
@@ -126,7 +126,7 @@ def partitions_for(
     :param explicit: integer column of wanted partitions; null leaves the choice to the key
     :param seed: where the spread of null keys begins: the number of null keys spread before, or a number
         that identifies the task
-    :raises ProcessFailed: an explicit partition does not exist; the message names value, row and topic
+    :raises RecordRefused: an explicit partition does not exist; the message names value and topic
     """
     if partitions < 1:
         raise ValueError(f"topic {topic!r} has {partitions} partitions")
@@ -157,9 +157,8 @@ def _explicit(column: Column, partitions: int, topic: str) -> tuple[Int32s, npt.
     values = column.cast(pa.int64()).fill_null(0).to_numpy()
     wrong = np.flatnonzero((values < 0) | (values >= partitions))
     if len(wrong):
-        row = int(wrong[0])
-        raise ProcessFailed(
-            f"partition {int(values[row])} in row {row} does not exist: topic {topic!r} has partitions 0 to "
+        raise RecordRefused(
+            f"process returned partition {values[wrong[0]]}, and topic {topic!r} has partitions 0 to "
             f"{partitions - 1}; leave the column null to let the key choose"
         )
     return values.astype(np.int32), missing if missing.any() else None

@@ -99,7 +99,7 @@ class Boundaries:
         look = log_coverage.look(self.cluster, partitions, moment)
         stable, first_records = look.stable, look.first_records
         now, text = self.now(), keys.utc_text(moment)
-        log_coverage.refuse_future(first_records, now)
+        log_coverage.refuse_future(first_records, stable, now)
         idle = [tp.partition for tp in partitions if first_records[tp] is None]
         if idle and now < moment + lateness:
             error = IntervalNotReady(

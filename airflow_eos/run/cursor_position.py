@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from airflow_eos.exceptions import CursorMoved, GroupOwned, LedgerReplaced, NoStartingPoint, OffsetsOutOfRange
+from airflow_eos.exceptions import (
+    CursorMoved,
+    GroupOwned,
+    LedgerReplaced,
+    NoStartingPoint,
+    OffsetsOutOfRange,
+    RangeUndecided,
+)
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.authority import Authority
 from airflow_eos.ledger.cursor import layout_of
@@ -17,6 +24,7 @@ from airflow_eos.model.spec import RunSpec
 from airflow_eos.ports import Cluster
 from airflow_eos.run import laws
 from airflow_eos.run.log_coverage import written_anew
+from airflow_eos.run.undecided import undecided
 
 # Advice for offsets that a run committed: their metadata names the ledger.
 _OFFSETS_ARE_NEWER = (
@@ -102,22 +110,28 @@ class CursorReader:
 
         :param bounds: log bounds of the partitions to read.
         :raises CursorMoved: group and ledger differ, or the position is beyond the log.
+        :raises RangeUndecided: a transaction is open before the position.
         :raises NoStartingPoint: there is no position, and the mode accepts none.
         :raises OffsetsOutOfRange: the log was truncated below the position, and rewritten.
         """
         notes = self._unread_partitions(topics, position.layout)
         starts = {tp: self._start(tp, position, bounds, mode, notes) for tp in sorted(bounds.starts)}
         for tp, start in starts.items():
-            if start > bounds.stable[tp]:
+            if start > bounds.ends[tp]:
                 raise CursorMoved(
-                    f"group {self.spec.group_id!r} stands at {start} in {tp}, beyond the last stable offset "
-                    f"{bounds.stable[tp]}: the log was truncated, or its end is in an open transaction the "
-                    "cursor never saw; inspect the topic, then go on where its log does: `airflow eos "
-                    f"reset-offsets` with --offset {tp.topic}:{tp.partition}={bounds.stable[tp]}"
+                    f"group {self.spec.group_id!r} stands at {start} in {tp}, beyond the end of the log at "
+                    f"{bounds.ends[tp]}: the log was truncated; inspect the topic, then go on where its log "
+                    f"does: `airflow eos reset-offsets` with --offset {tp.topic}:{tp.partition}="
+                    f"{bounds.stable[tp]}"
                 )
         epochs = position.cursor.epochs if position.cursor else {}
         if epochs.items() - bounds.epochs.items():  # some leader has changed
             self._refuse_rewritten(starts, epochs, bounds)
+        for waiting in undecided(self.cluster, starts, bounds.stable):
+            raise RangeUndecided(
+                f"group {self.spec.group_id!r} stands at {waiting.offsets.end} in {waiting.topic_partition}, "
+                f"as a read_uncommitted consumer may have left it: {waiting}; retry when it has ended"
+            )
         return starts, tuple(notes)
 
     def _refuse_rewritten(
@@ -128,7 +142,8 @@ class CursorReader:
             raise OffsetsOutOfRange(
                 f"{tp}: group {self.spec.group_id!r} stands at {starts[tp]}, but a leader without the last "
                 f"records was elected (unclean), and the log was written anew from {end} on: what is there "
-                "now was not read. Move the cursor: `airflow eos reset-offsets`, with "
+                "now was not read, unless the election came while the last run was under way (compare with "
+                "its output). Move the cursor: `airflow eos reset-offsets`, with "
                 f"--offset {tp.topic}:{tp.partition}={end} to read it, or ={starts[tp]} to leave it out"
             )
 

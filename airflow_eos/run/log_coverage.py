@@ -185,26 +185,36 @@ def _listed(topic: str, heads: Mapping[int, Deleted], *, undated: bool) -> str:
     return "; ".join(f"{topic}-{partition}: {head}" for partition, head in sorted(wanted.items()))
 
 
-def refuse_future(first_records: Mapping[TopicPartition, TimedOffset | None], now: dt.datetime) -> None:
+def refuse_future(
+    first_records: Mapping[TopicPartition, TimedOffset | None],
+    stable: Mapping[TopicPartition, int],
+    now: dt.datetime,
+) -> None:
     """Refuse a boundary before a record from the far future.
 
+    :param stable: last stable offsets.
     :raises IntervalUnaccountable: names partitions, offsets and timestamps, and the remedy.
+    :raises IntervalNotReady: the transaction of such a record is open, and may abort.
     """
     latest = timestamp_of(now + FUTURE_TOLERANCE)
     ahead = [
-        f"{tp} offset {record.offset}: {moment_text(record.timestamp)}"
-        for tp, record in sorted(first_records.items())
-        if record is not None and record.timestamp > latest
+        (tp, record) for tp, record in sorted(first_records.items()) if record and record.timestamp > latest
     ]
-    if ahead:
-        raise IntervalUnaccountable(
-            f"the next record by time is of the far future: {'; '.join(ahead)}; it is "
-            f"{moment_text(timestamp_of(now))} by this host's clock. If that is right, every interval to "
-            "come would end before it, and nobody would read what is written behind it: read what lies "
-            "before it by offsets (Explicit), delete the records up to it (kafka-delete-records.sh, the "
-            "offset plus one), go on with accept_deleted=True, and keep such timestamps out: "
-            "message.timestamp.after.max.ms, or message.timestamp.type=LogAppendTime"
-        )
+    if not ahead:
+        return
+    places = "; ".join(
+        f"{tp} offset {record.offset}: {moment_text(record.timestamp)}" for tp, record in ahead
+    )
+    text = f"the next record by time is of the far future: {places}"
+    if all(record.offset >= stable[tp] for tp, record in ahead):
+        raise IntervalNotReady(f"{text}, in a transaction that is open; retry when it has ended")
+    raise IntervalUnaccountable(
+        f"{text}; it is {moment_text(timestamp_of(now))} by this host's clock. If that is right, every "
+        "interval to come would end before it, and nobody would read what is written behind it: read what "
+        "lies before it by offsets (Explicit), delete the records up to it (kafka-delete-records.sh, the "
+        "offset plus one), go on with accept_deleted=True, and keep such timestamps out: "
+        "message.timestamp.after.max.ms, or message.timestamp.type=LogAppendTime"
+    )
 
 
 def accepted(

@@ -1,1 +1,1 @@
-"""Airflow sensors: wait until there is something to read, or until a run is committed."""
+"""Airflow sensors: wait until there are records to read, or until a run is committed."""

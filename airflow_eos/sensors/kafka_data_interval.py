@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 class KafkaDataIntervalSensor(WaitingSensor):
     """Wait until every partition has passed the end of the Dag run's data interval.
 
-    The clock says when an interval ends; the topic may be behind, by a slow producer or an open transaction.
+    The clock decides when an interval ends; a slow producer or an open transaction may delay the topic.
     A partition has passed the end when it holds a record of that time or later with no open transaction
     before it. This is the condition under which a run with ``ranges="data_interval"`` can fix its boundary;
     waiting for it in a deferred sensor costs no worker slot and no retry of the run. Nothing is fixed here.
 
-    Where the log cannot tell what the interval holds, because records are deleted or one is of the far
-    future, the sensor fails as the run would (``IntervalUnaccountable``).
+    If the log does not show what the interval holds, because records are deleted or have a timestamp in the
+    far future, the sensor fails like the run would (``IntervalUnaccountable``).
 
     :param topics: one topic to read, a list, or the text of a list, as a template renders it. (templated)
     :param allowed_lateness: how long after the end to wait for an idle partition; give the run the same.

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 class KafkaLagSensor(WaitingSensor):
-    """Wait until enough lies between a group's committed offsets and the last stable offset.
+    """Wait until there are enough offsets between a group's committed offsets and the last stable offset.
 
     Put it before a :class:`~airflow_eos.operators.read_process_write.ReadProcessWriteOperator` with a cursor:
-    small batches wait for company, and a run without input never starts. It only looks: nothing is committed,
-    and the run that follows decides itself what it reads.
+    records are read in larger batches, and a run without input never starts. The sensor commits nothing, and
+    the run that follows decides itself what it reads.
 
     Example::
 

@@ -102,7 +102,7 @@ class RunCommittedSensor(WaitingSensor):
         )
 
     def _named(self, context: Context) -> tuple[str, dict[str, Any]]:
-        """Return the run's key, and what else is said of its work: its record must agree."""
+        """Return the run's key, and the other given properties of its work, which its record must match."""
         from airflow_eos.ledger import keys
         from airflow_eos.model.spec import RunSpec
         from airflow_eos.run.work import WorkDefinition
@@ -117,7 +117,7 @@ class RunCommittedSensor(WaitingSensor):
         )
         if not topics:
             check_topics_needed(ranges, partition)
-            topics = ("any",)  # no part of a cursor run's name
+            topics = ("any",)  # not part of a cursor run's name
         spec = RunSpec(
             kafka={"bootstrap.servers": "unused"},
             pipeline=self.pipeline,

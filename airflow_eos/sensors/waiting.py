@@ -31,15 +31,13 @@ if TYPE_CHECKING:
 
 
 class WaitingSensor(CheckedParameters, BaseSensorOperator):
-    """Wait for a condition; return its answer for XCom.
+    """Wait for a condition; return its result for XCom.
 
-    Deferred, the task gives its worker slot back and the triggerer asks; otherwise the task pokes, or is
-    rescheduled (``mode``). It is asked once before the task is deferred. Brokers that cannot be reached are
-    asked again until the sensor's ``timeout``. What another question would meet again (a wrong setting, a
-    missing permission) fails the task at once.
-
-    Deferred, ``exponential_backoff`` has no effect, and ``silent_fail`` covers the first question only: an
-    error that the triggerer meets fails the try. ``soft_fail`` and ``never_fail`` mean the same in both.
+    A deferrable sensor pokes once, then frees its worker slot, and the triggerer polls; any other one pokes,
+    or is rescheduled (``mode``). Unreachable brokers are polled again until the sensor's ``timeout``. Errors
+    that would persist (a wrong setting, a missing permission) fail the task at once.
+    If deferred, ``exponential_backoff`` has no effect, and ``silent_fail`` covers only the first poke: an
+    error in the triggerer fails the try. ``soft_fail`` and ``never_fail`` mean the same in both.
 
     :param kafka_config_id: connection of type ``kafka``. (templated)
     :param deferrable: default ``[operators] default_deferrable``.
@@ -74,28 +72,29 @@ class WaitingSensor(CheckedParameters, BaseSensorOperator):
         raise NotImplementedError
 
     def poke(self, context: Context) -> PokeReturnValue:
-        """Ask once.
+        """Evaluate the condition once.
 
-        :raises AirflowFailException: asking again cannot help.
+        :raises AirflowFailException: another poke cannot help.
         :raises AirflowNotFoundException: Airflow does not know the connection.
-        :raises EosError: the question cannot be answered; the task retries.
+        :raises EosError: the condition cannot be evaluated; the task retries.
         """
         try:
             check_rendered(self, self._templates)
             answer = self.make_trigger(context).poll()
             self._had_connection = True
         except (AirflowNotFoundException, CredentialsRefused) as error:
-            # Airflow also says the first while its API server does not answer.
-            if not self._had_connection:
+            # Airflow also raises AirflowNotFoundException while its API server does not answer. A sensor is
+            # rescheduled, to another process, only after a poll that was answered.
+            if not (self._had_connection or context.get("task_reschedule_count")):
                 _raise(error)
-            self.log.warning("Asking again: this connection was there before, and was taken: %s", error)
+            self.log.warning("Asking again, because this connection has worked before: %s", error)
             answer = None
         except EosError as error:
             _raise(error)
         return PokeReturnValue(is_done=answer is not None, xcom_value=answer)
 
     def execute(self, context: Context) -> Any:
-        """Return the answer, or defer until there is one."""
+        """Return the condition's result, or defer until it holds."""
         if not self.deferrable:
             return super().execute(context)
         poke = self._first_poke(context)
@@ -108,10 +107,10 @@ class WaitingSensor(CheckedParameters, BaseSensorOperator):
         )
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:  # noqa: ARG002 - Airflow's signature
-        """Return the trigger's answer.
+        """Return the trigger's result.
 
-        :raises AirflowFailException: asking again cannot help.
-        :raises EosError: the question cannot be answered; the task retries, also with ``soft_fail``.
+        :raises AirflowFailException: another poll cannot help.
+        :raises EosError: the condition cannot be evaluated; the task retries, also with ``soft_fail``.
         """
         if "answer" in event:
             return event["answer"]
@@ -119,7 +118,7 @@ class WaitingSensor(CheckedParameters, BaseSensorOperator):
         return _raise(error)
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
-        """Go on after the triggerer has answered, or failed, with the rules of a sensor that pokes.
+        """Resume after the triggerer has answered, or failed, with the rules of a sensor that pokes.
 
         Airflow's own ``resume_execution`` skips a task with ``soft_fail`` after every error.
         """
@@ -139,7 +138,7 @@ class WaitingSensor(CheckedParameters, BaseSensorOperator):
         return first or instance.start_date or utc_now()
 
     def _first_poke(self, context: Context) -> PokeReturnValue | None:
-        """Ask before deferring, with the rules of ``soft_fail``, ``never_fail`` and ``silent_fail``."""
+        """Poke before deferring, with the rules of ``soft_fail``, ``never_fail`` and ``silent_fail``."""
         with self._skipping():
             try:
                 return self.poke(context)
@@ -153,7 +152,7 @@ class WaitingSensor(CheckedParameters, BaseSensorOperator):
 
     @contextlib.contextmanager
     def _skipping(self) -> Iterator[None]:
-        """Apply ``soft_fail`` and ``never_fail`` to what is raised, as a sensor that pokes does."""
+        """Apply ``soft_fail`` and ``never_fail`` to exceptions of the block, as a sensor that pokes does."""
         try:
             yield
         except (AirflowFailException, AirflowSensorTimeout) as error:

@@ -1,1 +1,1 @@
-"""Sinks that are tables: how each is read, written and committed. Imported only by runs that write one."""
+"""Table sinks: reading, writing and committing each kind of table; imported only by runs that write one."""

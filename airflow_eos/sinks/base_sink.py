@@ -1,4 +1,4 @@
-"""Looks at tables and commits to them so that errors of libraries become errors of this package."""
+"""The base class of table sinks, which translates errors of table libraries into errors of this package."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from airflow_eos.table_ports import TableMoved
 log = logging.getLogger(__name__)
 
 _SILENT_SECONDS = 60.0
-"""What takes longer is told of: object stores repeat a request for minutes, a COMMIT may wait for ever."""
+"""A longer call is logged: object store clients retry for minutes, and a COMMIT may wait forever."""
 
 
 class BaseSink(Closeable):
     """Base of the implementations of ``airflow_eos.table_ports.TableSink``.
 
-    A subclass looks at one kind of table and commits to it by ``_load``, ``_find_earlier_rows`` and
-    ``_commit``, which may raise whatever their libraries raise. Texts of those errors, which may hold
-    addresses and keys of a catalog or storage, are shown without the values of :meth:`_hidden`.
+    A subclass reads one kind of table and commits to it in ``_load``, ``_find_earlier_rows`` and ``_commit``,
+    which may raise any error of their libraries. The texts of those errors may contain addresses and keys of
+    a catalog or storage; messages leave out the values of :meth:`_hidden`.
 
-    :cvar SYSTEM: what answers for the table, in words.
-    :cvar CONFLICTS: errors which say that another commit came first.
-    :cvar WAIT_ADVICE: follows the words that it has not answered yet.
+    :cvar SYSTEM: what serves the table, for messages.
+    :cvar CONFLICTS: errors which mean that another commit came first.
+    :cvar WAIT_ADVICE: appended to the warning that the system has not answered yet.
     """
 
     SYSTEM: ClassVar[str]
@@ -43,13 +43,13 @@ class BaseSink(Closeable):
 
     @property
     def name(self) -> str:
-        """The table, in words."""
+        """The table, for messages."""
         return str(self._sink)
 
     def load(self, *, to_write: bool = True) -> Any:
         """See :class:`~airflow_eos.table_ports.TableSink`; raises OutcomeUnknown if it cannot be read now."""
         try:
-            with self._looking():
+            with self._read_errors():
                 version = self._load(to_write=to_write)
         except ConfigurationError as error:
             if not self._was_read:
@@ -63,12 +63,12 @@ class BaseSink(Closeable):
 
     def refuse_rewritten(self, version: Any, replaces: Sequence[EarlierRows]) -> None:
         """See :class:`~airflow_eos.table_ports.TableSink`; raises OutcomeUnknown if it cannot be read now."""
-        with self._looking(version):
+        with self._read_errors(version):
             self._find_earlier_rows(version, replaces)
 
     def commit(self, version: Any, change: TableCommit) -> TableReceipt:
-        """See :class:`~airflow_eos.table_ports.TableSink`; raises OutcomeUnknown for an unknown answer."""
-        with self._asking("what became of a commit", "the table is looked at", version):
+        """See :class:`~airflow_eos.table_ports.TableSink`; raises OutcomeUnknown if the answer is lost."""
+        with self._translated_errors("what became of a commit", "the table is read again", version):
             try:
                 return self._commit(version, change)
             except self.CONFLICTS as error:
@@ -90,25 +90,25 @@ class BaseSink(Closeable):
         """Return the properties whose values no message shows."""
         return self._sink.properties or {}
 
-    def _looking(self, version: Any = None) -> AbstractContextManager[None]:
-        return self._asking("what the table holds", "a retry asks again", version)
+    def _read_errors(self, version: Any = None) -> AbstractContextManager[None]:
+        return self._translated_errors("what the table holds", "a retry asks again", version)
 
     @contextmanager
-    def _asking(self, question: str, way_on: str, version: Any) -> Iterator[None]:
+    def _translated_errors(self, question: str, next_step: str, version: Any) -> Iterator[None]:
         try:
-            with self._telling():
+            with self._warning_if_slow():
                 yield
         except (EosError, TableMoved):
             raise
         except Exception as error:  # noqa: BLE001 - of any catalog, storage or database
             reason = self._reason(error, version)
             raise OutcomeUnknown(
-                f"{self.name}: {self.SYSTEM} did not say {question} ({reason}); {way_on}"
+                f"{self.name}: {self.SYSTEM} did not say {question} ({reason}); {next_step}"
             ) from None
 
     @contextmanager
-    def _telling(self) -> Iterator[None]:
-        """Log once what is waited for: a silent minute looks like a hang."""
+    def _warning_if_slow(self) -> Iterator[None]:
+        """Log once that the system has not answered: a silent minute looks like a hang."""
         text = f"%s: {self.SYSTEM} has not answered for %.0f s{self.WAIT_ADVICE}"
         timer = threading.Timer(_SILENT_SECONDS, log.warning, (text, self.name, _SILENT_SECONDS))
         timer.daemon = True
@@ -119,7 +119,7 @@ class BaseSink(Closeable):
             timer.cancel()
 
     def _refuse_missing_files(self, paths: Sequence[str], present: Sequence[bool]) -> None:
-        """Raise StagedRowsLost for data files that the driver does not see: readers would fail at them."""
+        """Raise StagedRowsLost for data files that the driver does not see: readers would fail on them."""
         missing = [path for path, is_there in zip(paths, present, strict=True) if not is_there]
         if missing:
             raise StagedRowsLost(

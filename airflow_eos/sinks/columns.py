@@ -1,7 +1,7 @@
-"""The sink contract for tables: rows of ``process`` as the table's columns, checked by name, type and nulls.
+"""The sink contract for tables: checks names, types and nulls of rows, and converts them to the columns.
 
-What widens safely is widened: smaller integers, ``float32``, decimals of fewer digits, coarser times, other
-encodings of text and bytes. Nothing is rounded, cut off or read as another type.
+Only safe widening converts a type: smaller integers, ``float32``, decimals of fewer digits, coarser times,
+other encodings of text and bytes. Nothing is rounded, truncated or reinterpreted as another type.
 """
 
 from __future__ import annotations
@@ -9,18 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_eos.exceptions import ProcessFailed, RecordRefused, SendError
-from airflow_eos.model.arrow_result import is_bytes, is_text, returned_table, without_dictionary
+from airflow_eos.model.arrow_result import is_bytes, is_text, own_values, returned_table
 from airflow_eos.model.kinds import did_you_mean
 from airflow_eos.model.table import DataFileMade
 
 _FINER = {"s": 0, "ms": 1, "us": 2, "ns": 3}
 _DAY = {"D": 1, "s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
-"""0001-01-01 and 9999-12-31, since 1970-01-01."""
+"""0001-01-01 and 9999-12-31, in days since 1970-01-01."""
 
 
 def check_types(given: pa.Schema, wanted: pa.Schema, name: str) -> None:
@@ -77,11 +78,12 @@ def table_columns(result: Any, wanted: pa.Schema, name: str) -> pa.Table | None:
 
 
 def _column(table: pa.Table, field: pa.Field, name: str) -> pa.ChunkedArray:
+    optional = _optional(field.type)
     if field.name not in table.column_names:
-        return pa.chunked_array([pa.nulls(table.num_rows, field.type)])
-    column = without_dictionary(table.column(field.name))
+        return _with_required(pa.chunked_array([pa.nulls(table.num_rows, optional)]), field.type)
+    column = own_values(table.column(field.name))
     try:
-        column = _cast(column, _optional(field.type))
+        column = _cast(column, optional)
         # Spark casts bytes to text unseen, and readers refuse a file with text that is not UTF-8.
         column.validate(full=True)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
@@ -96,7 +98,7 @@ def _column(table: pa.Table, field: pa.Field, name: str) -> pa.ChunkedArray:
             f"process returned {missing[1]} rows without a value in {missing[0]!r}, which {name} requires; "
             "fill it, or leave the rows out"
         )
-    return _cast(column, field.type)
+    return _with_required(column, field.type)
 
 
 def _cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
@@ -106,7 +108,7 @@ def _cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
 
 
 def _optional(kind: pa.DataType) -> pa.DataType:
-    """Return a type without required fields: what is missing is looked for after the cast."""
+    """Return a type with all fields nullable: missing values are checked after the cast."""
     if pa.types.is_struct(kind):
         return pa.struct([(inner.name, _optional(inner.type)) for inner in kind])
     if pa.types.is_map(kind):
@@ -116,8 +118,39 @@ def _optional(kind: pa.DataType) -> pa.DataType:
     return pa.list_(_optional(kind.value_type)) if pa.types.is_list(kind) else kind
 
 
+def _with_required(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    """Return a column in a type with required fields, of which no value is missing."""
+    if column.type != kind and pa.types.is_nested(kind):
+        shown = [_without_nulls(part, pa.field("", kind)) for part in column.chunks]
+        column = pa.chunked_array(shown, column.type)
+    return _cast(column, kind)
+
+
+def _without_nulls(values: pa.Array, field: pa.Field) -> pa.Array:
+    """Return values without nulls in required fields, where nulls around them hide any value.
+
+    Neither Arrow's cast nor its Parquet writer takes a null there, and Spark writes one.
+    """
+    kind = field.type
+    nulls = values.is_null() if field.nullable else None
+    if pa.types.is_struct(kind):
+        parts = [_without_nulls(values.field(number), inner) for number, inner in enumerate(kind)]
+        return pa.StructArray.from_arrays(parts, fields=list(values.type), mask=nulls)
+    if pa.types.is_nested(kind):
+        values = values.take(np.arange(len(values)))  # Arrow takes no mask beside offsets of a slice
+        given = {"type": values.type, "mask": nulls}
+        if pa.types.is_map(kind):
+            items = _without_nulls(values.items, kind.item_field)
+            return pa.MapArray.from_arrays(values.offsets, values.keys, items, **given)
+        parts = _without_nulls(values.values, kind.value_field)
+        return type(values).from_arrays(values.offsets, parts, **given)
+    if field.nullable or not values.null_count:
+        return values
+    return pa.Array.from_buffers(values.type, len(values), [None, *values.buffers()[1:]], 0, values.offset)
+
+
 def refuse_long_texts(values: pa.ChunkedArray, most: int, column: str, declared: str, name: str) -> None:
-    """Raise RecordRefused for texts of more characters than a column is declared to take."""
+    """Raise RecordRefused for texts with more characters than the declared length of a column."""
     longest = pc.max(pc.utf8_length(values)).as_py() or 0
     if longest > most:
         raise RecordRefused(
@@ -127,7 +160,7 @@ def refuse_long_texts(values: pa.ChunkedArray, most: int, column: str, declared:
 
 
 def refuse_far_times(columns: pa.Table, name: str) -> None:
-    """Raise RecordRefused for times outside of the years 1 to 9999, which Python's types end with."""
+    """Raise RecordRefused for times outside the years 1 to 9999, the range of Python's types."""
     for column, values in zip(columns.column_names, columns.columns, strict=True):
         if has_far_time(values):
             raise RecordRefused(
@@ -137,16 +170,16 @@ def refuse_far_times(columns: pa.Table, name: str) -> None:
 
 
 def check_row_count(files: Sequence[DataFileMade], rows: pa.Table, name: str) -> None:
-    """Raise SendError unless data files hold as many rows as they were written from; nothing is committed."""
+    """Raise SendError unless the data files hold all rows that were to be written; nothing is committed."""
     written = sum(file.rows for file in files)
     if written != rows.num_rows:
         raise SendError(f"{name}: data files hold {written} rows of {rows.num_rows}; none is committed")
 
 
 def has_far_time(values: pa.ChunkedArray | pa.Array, last_day: int = _LAST_DAY) -> bool:
-    """Return whether a date or timestamp, also a nested one, is outside of the years 1 to 9999.
+    """Return whether a date or timestamp, also a nested one, is outside the years 1 to 9999.
 
-    :param last_day: of another last year, for values that are not nested; days since 1970.
+    :param last_day: the last valid day, for values that are not nested; days since 1970-01-01.
     """
     kind = values.type
     if pa.types.is_nested(kind):
@@ -176,7 +209,7 @@ def _missing(column: pa.ChunkedArray | pa.Array, field: pa.Field, path: str = ""
 
 
 def _parts(column: pa.ChunkedArray | pa.Array, kind: pa.DataType) -> Iterator[tuple[pa.Array, pa.Field]]:
-    """Yield the parts of nested values with the fields of their type, without what nulls hide."""
+    """Yield the child arrays of nested values with their fields, without items behind nulls."""
     for chunk in column.chunks if isinstance(column, pa.ChunkedArray) else [column]:
         if pa.types.is_struct(kind):
             yield from zip(chunk.flatten(), kind, strict=True)
@@ -188,7 +221,7 @@ def _parts(column: pa.ChunkedArray | pa.Array, kind: pa.DataType) -> Iterator[tu
 
 
 def widens(given: pa.DataType, wanted: pa.DataType) -> bool:  # noqa: C901, PLR0911, PLR0912 - one rule per kind of type
-    """Return whether every value of one type is one of another, the same one."""
+    """Return whether every value of one type can be represented unchanged in another one, or the same."""
     types = pa.types
     if types.is_dictionary(given):
         return widens(given.value_type, wanted)

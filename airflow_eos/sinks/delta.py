@@ -1,11 +1,11 @@
-"""A Delta Lake table as a sink: looked at, and committed to, through its log.
+"""A Delta Lake table as a sink, read and committed through its transaction log.
 
-A commit puts the next version of the log, if it is absent. deltalake's own retries are off: they would commit
-to a version that nobody has looked at.
+A commit creates the next version of the log if it is absent. deltalake's own retries are off: they would
+commit on top of a version that the run has not read.
 
-The log keeps for each application id the version of its last transaction (``txn``), in checkpoints too,
-whatever else expires. A run's commit has the token of its claim as that version, and its receipt as the
-versions of three ids beside it. The entry in the history is for people: it expires with the log.
+For each application id the log and its checkpoints keep the version of the last transaction (``txn``), which
+never expires. A run's commit stores the token of its claim as that version, and its receipt as the versions
+of three more ids. The entry in the history is for people: it expires with the log.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ _UNCONDITIONAL = {
 }
 _ENDPOINTS = ("aws_endpoint_url", "aws_endpoint", "azure_storage_endpoint")
 _NOT_SENT = "builder error"
-"""What the HTTP client of delta-rs says of a request that it does not send: http:// without allow_http."""
+"""Error text of delta-rs's HTTP client for a request that it does not send: http:// without allow_http."""
 _NOT_ALLOWED = re.compile(
     "(Kernel error -> )?The operation lacked (the necessary privileges|valid authentication credentials) "
 )
-"""What delta-rs says of any store's 403 and 401; what the store says comes behind it."""
-_LOOKS_AT_ONCE = 32
-"""Data files of which a store is asked at the same time."""
+"""How delta-rs reports a 403 or 401 of any store; the store's own message follows."""
+_PARALLEL_LOOKUPS = 32
+"""Data files that are looked up in a store at the same time."""
 _TRUE = ("1", "true", "on", "yes", "y")
 _TARGET, _MOST_IN_MEMORY = "delta.targetFileSize", 128 << 20
 _INDEXED, _MOST_INDEXED = "delta.dataSkippingNumIndexedCols", 32
@@ -68,7 +68,7 @@ _INDEXED, _MOST_INDEXED = "delta.dataSkippingNumIndexedCols", 32
 class DeltaVersion:
     """Implements ``airflow_eos.table_ports.TableVersion``.
 
-    :param application: what the ids of the pipeline's transactions begin with.
+    :param application: prefix of the application ids of the pipeline's transactions.
     """
 
     table: deltalake.DeltaTable
@@ -77,29 +77,29 @@ class DeltaVersion:
 
     @property
     def published(self) -> PublishedRuns:
-        """Return the tokens of the pipeline's transactional ids."""
+        """Return the tokens that the log keeps for the pipeline's application ids."""
         return PublishedRuns(_Tokens(self))
 
     def snapshot_of(self, scope: str, token: int) -> TableReceipt | None:
-        """Return what the transaction with this token says that it appended."""
+        """Return the receipt of the transaction with this token; None if the log keeps another token."""
         if self.transaction(scope) != token:
             return None
         return TableReceipt.from_dict({name: self.transaction(scope, name) for name in _RECEIPT})
 
     def transaction(self, scope: str, name: str = "token") -> int | None:
-        """Return a version that the log keeps for a transactional id."""
+        """Return the version that the log keeps for an application id."""
         version: int | None = self.table.transaction_version(self.application_id(scope, name))
         return version
 
     def application_id(self, scope: str, name: str = "token") -> str:
-        """Return the application id under which the log keeps it."""
+        """Return the application id of a scope's token or of a part of its receipt."""
         return f"{self.application}.{scope}.{name}"
 
 
 class _Tokens(Mapping[str, PublishedRun]):
-    """Last words by scope, as far as the log has them: token, no key.
+    """The last published run by scope, as far as the log keeps it: a token without a key.
 
-    A log cannot list its application ids, so there is nothing to iterate over: nothing is taken out of it.
+    A log cannot list its application ids, so iteration is empty: no entry is ever removed.
     """
 
     def __init__(self, version: DeltaVersion) -> None:
@@ -109,7 +109,7 @@ class _Tokens(Mapping[str, PublishedRun]):
         token = self._version.transaction(scope)
         if token is None:
             raise KeyError(scope)
-        # Without a key it is nobody's own: DeltaVersion.snapshot_of says whose it is, by the token.
+        # The empty key matches no run: DeltaVersion.snapshot_of finds the run by its token.
         return PublishedRun(key="", token=token, receipt=None, lasting=True)
 
     def __iter__(self) -> Iterator[str]:
@@ -122,7 +122,7 @@ class _Tokens(Mapping[str, PublishedRun]):
 class DeltaSink(BaseSink):
     """Implements ``airflow_eos.table_ports.TableSink``.
 
-    :param application: what the ids of this pipeline's transactions begin with.
+    :param application: prefix of the application ids of the pipeline's transactions.
     :raises ConfigurationError: an option lets commits overwrite others.
     """
 
@@ -158,7 +158,7 @@ class DeltaSink(BaseSink):
                     f"{self.name}: the store does not take the credentials of connection or environment, or "
                     f"not for this table: {self._reason(error)}"
                 ) from None
-            if self._can_ask(error):
+            if self._accepts_options(error):
                 raise
             raise ConfigurationError(
                 f"{self.name}: the storage options of connection or environment are not valid: "
@@ -175,7 +175,7 @@ class DeltaSink(BaseSink):
         return DeltaVersion(table, layout, self._application)
 
     def writer(self, version: Any, label: str) -> DeltaFiles:
-        """Return what writes data files for this version."""
+        """Return the writer of data files for this version."""
         metadata, schema = version.table.metadata(), version.table.schema()
         indexed = int(metadata.configuration.get(_INDEXED, _MOST_INDEXED))
         size = metadata.configuration.get(_TARGET)
@@ -194,7 +194,7 @@ class DeltaSink(BaseSink):
         return files_as_added(version.table, replaces, self._sink)
 
     def _commit(self, version: Any, change: TableCommit) -> TableReceipt:
-        """Append files, and remove those that are replaced, with the run's token, in one compare-and-set."""
+        """Append files, remove replaced ones and store the run's token, in one compare-and-set."""
         table = version.table
         receipt = change.receipt(table.version() + 1)
         numbers = {"token": change.run.token, **({} if change.run.receipt is None else receipt.to_dict())}
@@ -211,7 +211,7 @@ class DeltaSink(BaseSink):
         added = [json.loads(file.data) for file in change.files]
         paths = [action["path"] for action in added]
         store = store_of(self._sink.uri, self._options)
-        with ThreadPoolExecutor(_LOOKS_AT_ONCE) as threads:  # the store asks for one after the other
+        with ThreadPoolExecutor(_PARALLEL_LOOKUPS) as threads:  # a lookup of several files is sequential
             present = list(threads.map(lambda path: store.get_file_info(path).is_file, paths))
         self._refuse_missing_files(paths, present)
         actions = [AddAction(**action) for action in added]
@@ -234,8 +234,8 @@ class DeltaSink(BaseSink):
         )
         return receipt
 
-    def _can_ask(self, error: Exception) -> bool:
-        """Return whether delta-rs takes the storage options, so that the store was asked; sends nothing."""
+    def _accepts_options(self, error: Exception) -> bool:
+        """Return whether delta-rs accepts the storage options: then the store was asked; sends nothing."""
         if self._sink.store is None:
             return True
         if _NOT_SENT in str(error):
@@ -247,22 +247,22 @@ class DeltaSink(BaseSink):
         return True
 
     def _is_folder_above_there(self) -> bool:
-        """Return whether a table that is missing does not exist: the folder above it is there.
+        """Return whether the folder above a missing table exists, so that only the table is missing.
 
-        Else its file system is not mounted on this host, or the connection leads to another store.
+        Otherwise its file system is not mounted on this host, or the connection leads to another store.
         """
         above = self._sink.uri.removeprefix("file://").rstrip("/").rpartition("/")[0]
         if self._sink.store is None:
             return Path(above or "/").is_dir()
-        with suppress(Exception):  # of any store's client: nobody says that it is there
+        with suppress(Exception):  # of any store's client: the folder is then not known to exist
             return bool(store_of(above, self._options).get_file_info(FileSelector("")))
         return False
 
     def _refuse_options(self) -> None:
-        """Refuse options with which a commit in a file system replaces another one's version of the log.
+        """Refuse options by which a commit in a file system may overwrite another commit's log version.
 
-        Refused, too: options of S3 without a put-if-absent, or for other writers that lock by DynamoDB, which
-        delta-rs no longer does; and an endpoint without a scheme, which makes delta-rs panic.
+        Also refuse S3 options that disable put-if-absent or rely on locks in DynamoDB, which delta-rs no
+        longer supports, and an endpoint without a scheme, on which delta-rs panics.
         """
         options = {name.lower(): value for name, value in (*os.environ.items(), *self._options.items())}
         for name in _UNSAFE:

@@ -1,4 +1,4 @@
-"""What a Delta Lake table may ask of its writers that a run does not do: refused before anything is read.
+"""Requirements of Delta Lake tables that a run does not meet: refuses such tables before anything is read.
 
 Features: https://github.com/delta-io/delta/blob/master/PROTOCOL.md, "Valid Feature Names in Table Features".
 """
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 # deltalake writes no table of version 6, which may have identity columns; version 7 names features.
 WRITER_VERSIONS = (1, 2, 3, 4, 5, 7)
-# An append honours them as it is, or they ask for something only where properties or columns say so, which is
-# looked at below.
+# An append satisfies these as it is, or they take effect only through properties or columns, which are
+# checked below.
 FEATURES = frozenset(
     {
         "appendOnly",
@@ -42,17 +42,17 @@ _COLUMN = {
     "CURRENT_DEFAULT": "a default value",
 }
 _DECLARED = "__CHAR_VARCHAR_TYPE_STRING"
-"""Of a column: its type as Spark has it, which is a string in Delta Lake."""
+"""Column metadata: the CHAR or VARCHAR type in Spark of a column that is a string in Delta Lake."""
 _OF_TEXT = re.compile(r"(?:var)?char\((?P<most>\d+)\)")
 _CONSTRAINT = "delta.constraints."
 _MAPPING = "delta.columnMapping.mode"
 _RETENTION = "delta.setTransactionRetentionDuration"
 _ONE_TEXT = ("string", "byte", "short", "integer", "long", "boolean", "date", "timestamp", "timestamp_ntz")
-"""Types of partition columns, beside decimals, whose values have one text form."""
+"""Types of partition columns, besides decimals, whose values have exactly one text form."""
 
 
 def refuse_unwritable(name: str, table: deltalake.DeltaTable) -> None:
-    """Raise UnknownTable, naming why, if an append does not keep to all that a table asks of writers."""
+    """Raise UnknownTable, with the reason, if an append does not meet all requirements of a table."""
     metadata = table.metadata()
     fields = json.loads(table.schema().to_json())["fields"]
     for reason in (
@@ -65,7 +65,7 @@ def refuse_unwritable(name: str, table: deltalake.DeltaTable) -> None:
 
 
 def declared_length(field: pa.Field) -> tuple[str, int] | None:
-    """Return the type of a column of texts with a greatest length, and that length."""
+    """Return the declared type of a text column with a maximum length, and that length; else None."""
     match = _OF_TEXT.fullmatch((field.metadata or {}).get(_DECLARED.encode(), b"").decode())
     return None if match is None else (match[0], int(match["most"]))
 

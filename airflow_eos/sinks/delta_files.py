@@ -1,4 +1,4 @@
-"""Writes data files of a Delta Lake table in Spark tasks, partitioned as the table says."""
+"""Writes data files of a Delta Lake table in Spark tasks, partitioned like the table."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from airflow_eos.sinks.columns import (
 from airflow_eos.sinks.delta_features import declared_length
 from airflow_eos.sinks.executor_extra import executor_extra
 
-_LONGEST_BOUND = 32  # characters, as other writers of Delta have it
+_LONGEST_BOUND = 32  # characters, as in other Delta writers
 _LAST_CHARACTER = "\U0010ffff"
 
 
@@ -38,8 +38,8 @@ class DeltaFiles:
     """Implements ``airflow_eos.table_ports.TableWriter``; pickled into tasks, with the storage's credentials.
 
     :param options: of the object store.
-    :param indexed: how many columns have statistics.
-    :param flush_bytes: bytes of rows that make up a file; many tasks hold as much at once.
+    :param indexed: number of columns with statistics.
+    :param flush_bytes: bytes of rows per file; each of many concurrent tasks holds as much in memory.
     :param label: first part of the files' names.
     """
 
@@ -69,7 +69,7 @@ class DeltaFiles:
             if declared is not None:
                 kind, most = declared
                 refuse_long_texts(table.column(column.name), most, column.name, kind, self.name)
-        # In a column the log has only their bounds, which are left out; a partition is named by its value.
+        # Of partition columns the log has the values; of others only bounds, which may be left out.
         refuse_far_times(table.select(self.partitions), self.name)
         return table
 
@@ -110,7 +110,7 @@ class DeltaFiles:
         return DataFileMade(json.dumps(action).encode(), rows.num_rows, size)
 
     def _parts(self, table: pa.Table) -> Iterator[tuple[Mapping[str, str | None], pa.Table]]:
-        """Return the rows of each partition, without its columns, and its values as the log has them."""
+        """Yield the values of each partition, as the log has them, and its rows without those columns."""
         if not self.partitions:
             yield {}, table
             return
@@ -141,15 +141,15 @@ def partition_texts(column: pa.ChunkedArray) -> pa.ChunkedArray:
     text = pc.cast(pc.cast(column, pa.timestamp("us")), pa.string())
     if kind.tz is None:
         return text
-    # With the zone: else some readers take it for a time of their own zone.
+    # With the zone: otherwise some readers take it for local time.
     return pc.binary_join_element_wise(pc.replace_substring(text, " ", "T"), "Z", "")
 
 
 def statistics(rows: pa.Table) -> dict[str, Any]:
     """Return counts and bounds of a file's columns (protocol, "Per-file Statistics").
 
-    Where a column has no bounds that all readers agree on, the number of rows alone: a dataset of deltalake
-    takes bounds that are missing beside others for null, and skips the file whatever a filter asks for.
+    Return only the number of rows if a column has no bounds that all readers agree on: if other columns have
+    bounds, a deltalake dataset takes its missing ones for null, and skips the file for every filter on it.
     """
     smallest: dict[str, Any] = {}
     largest: dict[str, Any] = {}
@@ -169,10 +169,10 @@ def statistics(rows: pa.Table) -> dict[str, Any]:
 
 
 def _bounds(column: pa.ChunkedArray) -> tuple[Any, Any] | None:
-    """Return the least and the greatest value as JSON has them, None if it does not have them exactly."""
+    """Return the smallest and the largest value in JSON form; None if JSON cannot represent them exactly."""
     types, kind = pa.types, column.type
     if types.is_timestamp(kind):
-        # The protocol cuts them off at milliseconds: what is above the greatest is none of the file's.
+        # The protocol truncates bounds to milliseconds: the upper bound must be rounded up.
         column = pa.chunked_array([*column.chunks, *pc.ceil_temporal(column, unit="millisecond").chunks])
     if (types.is_date(kind) or types.is_timestamp(kind)) and has_far_time(column):
         return None
@@ -195,14 +195,14 @@ def _bounds(column: pa.ChunkedArray) -> tuple[Any, Any] | None:
 
 
 def _number(value: Decimal) -> float | int | None:
-    """Return the number that JSON has all digits of, without an exponent."""
+    """Return the JSON number with all digits of a decimal and without an exponent; None if there is none."""
     number = int(value) if int(value) == value else float(value)
     text = repr(number)
     return number if "e" not in text and Decimal(text) == value else None
 
 
 def _text_bounds(smallest: str, largest: str) -> tuple[str, str] | None:
-    """Return the beginnings of texts, as other writers of Delta do: behind a greatest one no text follows."""
+    """Return text bounds truncated like in other Delta writers; None if the upper one cannot be truncated."""
     if len(largest) <= _LONGEST_BOUND:
         return smallest[:_LONGEST_BOUND], largest
     if largest[_LONGEST_BOUND] == _LAST_CHARACTER:

@@ -1,4 +1,4 @@
-"""Finds the data files that a run added to a Delta Lake table, where all of them are as they were added."""
+"""Finds the data files that a run added to a Delta Lake table, provided that all of them are unchanged."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _DELETION_VECTORS = "deletionVectors"
 class LiveFile:
     """A data file of a version of a table.
 
-    :param path: as the log has it.
+    :param path: as in the log.
     :param size: bytes.
-    :param rows: 0 with a deletion vector: the file is not as it was added. None where the log does not say.
-    :param partition_values: as the log has them.
+    :param rows: 0 with a deletion vector: the file is not as it was added. None if the log has no count.
+    :param partition_values: as in the log.
     """
 
     path: str
@@ -40,12 +40,12 @@ def files_as_added(
 ) -> list[LiveFile]:
     """Return the live data files that earlier commits of a run added.
 
-    A data file never changes, and the names of a run's begin with a digest of its key, also when the log no
-    longer has its commit. ``OPTIMIZE``, and an update or delete of rows, put other files in their place, or
-    leave them with a deletion vector.
+    A data file never changes, and the names of a run's files begin with a digest of its key, so that they are
+    found even if the log no longer has its commit. ``OPTIMIZE``, and an update or delete of rows, replace the
+    files or add a deletion vector to them.
 
     :raises TableRewritten: not all of the files are there, or rows of them are deleted.
-    :raises UnknownTable: the table lets no file be removed.
+    :raises UnknownTable: the table is append-only, so no file can be removed.
     """
     if not replaces:
         return []

@@ -1,4 +1,4 @@
-"""Names the extra of this package that a task needs and its executor lacks."""
+"""Names the extra of this package that is missing on an executor."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from airflow_eos.exceptions import EnvironmentMismatch
 
 @contextmanager
 def executor_extra(table: str, module: str, extra: str) -> Iterator[None]:
-    """Import a library inside this block; raises EnvironmentMismatch, naming the extra that has it."""
+    """Turn a failed import in this block into EnvironmentMismatch, which names the extra to install."""
     try:
         yield
     except ImportError as error:

@@ -1,13 +1,14 @@
-"""An Iceberg table as a sink: looked at, and committed to, through its catalog.
+"""An Iceberg table as a sink, read and committed through its catalog.
 
-A commit is one request to the catalog: an append, the property that says which runs published, and what must
-still be so: the branch's head, schema, partition spec and identity of the table that was looked at. It is not
-made by pyiceberg's own ``commit_transaction``: that tries again on a table that nobody has looked at, and
-deletes the manifests of a commit that was answered with a refusal, also where a proxy had sent it twice.
+A commit is one request to the catalog: an append, the property that lists published runs, and requirements:
+branch head, schema, partition spec and UUID are still those that the run has read. It does not use
+pyiceberg's own ``commit_transaction``, which retries on a table state that the run has not read, and deletes
+the manifests of a refused commit even where a proxy sent the request twice and the first one succeeded.
 """
 
 from __future__ import annotations
 
+import copy
 import pickle
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,6 +31,8 @@ from pyiceberg.exceptions import (
     UnauthorizedError,
 )
 from pyiceberg.manifest import DataFile
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.update import (
     AddSnapshotUpdate,
@@ -38,6 +41,7 @@ from pyiceberg.table.update import (
     AssertTableUUID,
     TableUpdate,
 )
+from pyiceberg.types import NestedField, StructType
 from pyiceberg.utils.concurrent import ExecutorFactory
 
 from airflow_eos.daemon_thread import in_daemon_thread
@@ -58,9 +62,21 @@ _CODEC = "write.parquet.compression-codec"
 _CODECS = ("brotli", "gzip", "lz4", "none", "snappy", "uncompressed", "zstd")
 _FILES, _ROWS = "added-data-files", "added-records"
 _NOT_OF_CATALOG = re.compile(r"(\w+: )?RestError\b", re.IGNORECASE)
-"""What pyiceberg makes of an answer without the error that a REST catalog's specification asks for."""
+"""How pyiceberg reports a response without the error object that the REST catalog specification requires."""
 _ANSWER_SECONDS = 120
-"""A REST catalog, or a connection that a firewall dropped, may answer nothing: pyiceberg waits for ever."""
+"""Time-out of requests: pyiceberg has none, and a catalog, or a firewall that drops packets, may hang."""
+
+
+class _SpecAsInJava(PartitionSpec):
+    """A partition spec that has null for a field that was removed, and for a null around its column.
+
+    pyiceberg writes no null where the column is required.
+    """
+
+    def partition_type(self, schema: Schema) -> StructType:
+        """Return the type of partition values, all of them optional."""
+        fields = super().partition_type(schema).fields
+        return StructType(*(NestedField(field.field_id, field.name, field.field_type) for field in fields))
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +88,7 @@ class IcebergVersion:
     published: PublishedRuns
 
     def snapshot_of(self, scope: str, token: int) -> TableReceipt | None:
-        """Return what some snapshot says that a run appended."""
+        """Return the receipt in the summary of the snapshot that a run committed; None if there is none."""
         for snapshot in self.table.metadata.snapshots:
             summary = {} if snapshot.summary is None else snapshot.summary.additional_properties
             if summary.get(SCOPE) == scope and summary.get(TOKEN) == str(token) and BARRED not in summary:
@@ -85,7 +101,7 @@ class IcebergVersion:
 class IcebergSink(BaseSink):
     """Implements ``airflow_eos.table_ports.TableSink``.
 
-    :param property_name: of the table, for what this pipeline's runs have published.
+    :param property_name: the table property that lists this pipeline's published runs.
     """
 
     SYSTEM = "catalog or storage"
@@ -103,7 +119,7 @@ class IcebergSink(BaseSink):
             table = self._opened().load_table(self._sink.name)
         except (NoSuchTableError, NoSuchNamespaceError) as error:
             if _NOT_OF_CATALOG.match(str(error)):
-                raise  # a gateway says so, of a catalog that is away
+                raise  # a gateway's answer for a catalog that is down
             raise UnknownTable(
                 f"{self.name} does not exist: create the table {self._sink.name!r} in catalog "
                 f"{self._sink.catalog!r}, or correct sink=IcebergTable(...){self._name_hint()}",
@@ -125,11 +141,11 @@ class IcebergSink(BaseSink):
         return IcebergVersion(table, layout, published)
 
     def name_of(self, identity: str) -> str | None:
-        """Return the name of the table with an id in the sink's namespace; None if none is seen there.
+        """Return the name of the table with a UUID in the sink's namespace; None if none is visible there.
 
         :raises OutcomeUnknown: the catalog does not have the namespace, or does not answer.
         """
-        with self._looking():
+        with self._read_errors():
             catalog = self._opened()
             for name in catalog.list_tables(catalog.namespace_from(self._sink.name)):
                 with suppress(ForbiddenError, NoSuchTableError):
@@ -138,13 +154,13 @@ class IcebergSink(BaseSink):
         return None
 
     def close(self) -> None:
-        """Give up the connections to the catalog, such as those to the database of one in SQL."""
+        """Close the connections to the catalog, such as those of an SQL catalog to its database."""
         catalog, self._catalog = self._catalog, None
         if catalog is not None:
             catalog.close()
 
     def writer(self, version: Any, label: str) -> IcebergFiles:
-        """Return what writes data files for this version."""
+        """Return the writer of data files for this version."""
         table = version.table
         without_history = table.metadata.model_copy(
             update={
@@ -167,15 +183,17 @@ class IcebergSink(BaseSink):
         )
 
     def _commit(self, version: Any, change: TableCommit) -> TableReceipt:
-        """Append files, remove those that are replaced and set the property, in one compare-and-set."""
+        """Append files, remove replaced ones and set the property, in one compare-and-set."""
         removed = self._find_earlier_rows(version, change.replaces)
-        table = version.table
+        table = copy.copy(version.table)
+        specs = [_SpecAsInJava(*spec.fields, spec_id=spec.spec_id) for spec in table.metadata.partition_specs]
+        table.metadata = table.metadata.model_copy(update={"partition_specs": specs})
         transaction = table.transaction()
         update = transaction.update_snapshot(
             snapshot_properties=dict(change.summary), branch=self._sink.branch or MAIN
         )
         append = update.overwrite() if removed else update.fast_append()
-        # As in Java. pyiceberg takes the codec of data files in Avro, and fails at words it does not know.
+        # As in Java. pyiceberg would use the codec of Avro data files, and fails on unknown names.
         append._compression = "gzip"  # noqa: SLF001
         added = [pickle.loads(file.data) for file in change.files]  # noqa: S301 - tasks of this run made them
         paths = [file.file_path for file in added]
@@ -201,8 +219,11 @@ class IcebergSink(BaseSink):
         except (BadRequestError, ForbiddenError) as error:
             if _NOT_OF_CATALOG.match(str(error)):
                 raise
-            if isinstance(error, BadRequestError) and self._opened().load_table(self._sink.name) != table:
-                # Behind a commit to another branch the snapshot's sequence number is too low.
+            if (
+                isinstance(error, BadRequestError)
+                and self._opened().load_table(self._sink.name) != version.table
+            ):
+                # After a commit to another branch the snapshot's sequence number is too low.
                 raise TableMoved(self._reason(error, version)) from None
             kind = AuthorizationFailed if isinstance(error, ForbiddenError) else TableRefused
             raise kind(
@@ -217,9 +238,9 @@ class IcebergSink(BaseSink):
 
     def _hidden(self, version: Any) -> Mapping[str, object]:
         configured = {} if self._catalog is None else self._catalog.properties
-        # Of a storage whose credentials the catalog lends.
-        lent = {} if version is None else version.table.io.properties
-        return {**lent, **configured, **super()._hidden(version)}
+        # Storage credentials that the catalog vends.
+        vended = {} if version is None else version.table.io.properties
+        return {**vended, **configured, **super()._hidden(version)}
 
     def _name_hint(self) -> str:
         if self._catalog is None or self._catalog.properties.get("type") != "sql":
@@ -232,7 +253,7 @@ class IcebergSink(BaseSink):
     def _opened(self) -> Catalog:
         if self._catalog is None:
             properties = dict(self._sink.properties or {})
-            # By it a catalog in a database tells its tables from those of others.
+            # An SQL catalog finds its tables by this name.
             name = properties.pop(CATALOG_NAME, self._sink.catalog)
             kinds = [kind.value for kind in CatalogType]
             if properties.get("type", kinds[0]).lower() not in kinds:
@@ -267,7 +288,7 @@ class IcebergSink(BaseSink):
 
 
 def _unwritable(metadata: Any) -> Iterator[str]:
-    """Yield why runs cannot write a table; a reason is asked for only if there is none before it."""
+    """Yield reasons why runs cannot write a table; lazily, as later checks rely on earlier ones."""
     if metadata.format_version not in _FORMATS:
         versions = ", ".join(map(str, _FORMATS))
         yield f" has format version {metadata.format_version}; tables of versions {versions} can be written"
@@ -284,9 +305,9 @@ def _unwritable(metadata: Any) -> Iterator[str]:
 
 
 def _opened_in_time(name: str, properties: Mapping[str, str]) -> Catalog:
-    """Return a catalog, whose constructor sends a first request, and one for a token.
+    """Return a catalog, whose constructor requests its configuration and a token.
 
-    In a thread, which a catalog that never answers keeps: pyiceberg takes no time-out for these requests.
+    In a thread, which stays if the catalog never answers: pyiceberg has no time-out for these requests.
 
     :raises TimeoutError: there is no answer.
     """
@@ -297,12 +318,12 @@ def _opened_in_time(name: str, properties: Mapping[str, str]) -> Catalog:
 
 
 def _codec(properties: Mapping[str, str]) -> str:
-    """Return what compresses data files, which engines spell in letters of any size."""
+    """Return the codec of data files, which engines write in upper or lower case."""
     return properties.get(_CODEC, "zstd").lower()
 
 
 def _for_files(properties: Mapping[str, str]) -> Mapping[str, str]:
-    """Return a table's properties as its data files are written: pyiceberg reads small letters alone."""
+    """Return a table's properties with the codec in lower case, the only form that pyiceberg accepts."""
     return {**properties, _CODEC: _codec(properties)}
 
 
@@ -315,7 +336,7 @@ def _in_order_of_time(updates: Sequence[TableUpdate], last_updated_ms: int) -> t
     def later(update: TableUpdate) -> TableUpdate:
         if not isinstance(update, AddSnapshotUpdate) or update.snapshot.timestamp_ms > last_updated_ms:
             return update
-        # Not the same moment: pyiceberg takes that for no time, and uses the clock.
+        # Not the equal timestamp: pyiceberg would replace it by the current time.
         snapshot = update.snapshot.model_copy(update={"timestamp_ms": last_updated_ms + 1})
         return update.model_copy(update={"snapshot": snapshot})
 
@@ -323,10 +344,10 @@ def _in_order_of_time(updates: Sequence[TableUpdate], last_updated_ms: int) -> t
 
 
 def _is_of_properties(error: Exception) -> bool:
-    """Return whether a catalog could not be asked: its properties have an address or a value that is invalid.
+    """Return whether an error is caused by the catalog's properties: an invalid address or value.
 
-    requests raises a ValueError for an address. Those of pydantic and of JSON are about an answer. A catalog
-    in PostgreSQL may refuse the login.
+    requests raises a ValueError for an invalid address; those of pydantic and JSON concern a response. A
+    catalog in PostgreSQL may also refuse the login.
     """
     kinds = {kind.__name__ for kind in type(error).__mro__}
     if "OperationalError" in kinds:

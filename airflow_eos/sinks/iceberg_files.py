@@ -1,4 +1,4 @@
-"""Writes data files of an Iceberg table in Spark tasks, partitioned and compressed as the table says."""
+"""Writes data files of an Iceberg table in Spark tasks, with the table's partition spec and compression."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _MOST_IN_MEMORY = 128 << 20
 _TARGET = "write.target-file-size-bytes"
 _PARTITIONS_SHOWN = "write.summary.partition-limit"
 _KEY_TOO_LONG = "KeyTooLong"
-"""S3's name for a path of more than 1,024 bytes."""
+"""S3's error code for a key of more than 1,024 bytes."""
 _OLDEST_PYARROW = 19
-"""Earlier releases leave the field ids of a map's keys and values out of a file."""
+"""Earlier releases do not write the field ids of a map's keys and values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class IcebergFiles:
     """Implements ``airflow_eos.table_ports.TableWriter``; pickled into tasks, with the storage's credentials.
 
     :param metadata: JSON of the table's metadata, without its history.
-    :param properties: of the table's file storage.
+    :param properties: properties of the table's file storage.
     :param label: first part of the files' names.
     """
 
@@ -68,7 +68,7 @@ class IcebergFiles:
         from pyiceberg.utils.concurrent import ExecutorFactory
 
         try:
-            # The layout of its buffers is relied on; columns of other types are cast.
+            # _write relies on the layout of these buffers; columns of other types are cast.
             parts = self._parts(metadata, _copied(metadata, table.cast(self._schema())))
             write = partial(self._write, metadata, load_file_io(dict(self.properties), self.location))
             files = list(ExecutorFactory.get_or_create().map(write, count(), parts))
@@ -123,7 +123,7 @@ class IcebergFiles:
 
     @contextmanager
     def _refusing_values(self) -> Iterator[None]:
-        """Refuse the values on which pyiceberg fails; within, no storage is asked."""
+        """Raise RecordRefused for values on which pyiceberg fails; the block must not access storage."""
         from pyiceberg.exceptions import NotInstalledError
 
         try:
@@ -139,7 +139,7 @@ class IcebergFiles:
 
     @property
     def flush_bytes(self) -> int:
-        """Bytes of rows that make up a file; many tasks hold as much at once."""
+        """Bytes of rows per file; each of many concurrent tasks holds as much in memory."""
         wanted = json.loads(self.metadata).get("properties", {}).get(_TARGET)
         return min(int(wanted), _MOST_IN_MEMORY) if wanted else _MOST_IN_MEMORY
 
@@ -162,7 +162,7 @@ class IcebergFiles:
 class _Labelled:
     """Rows with the names and field ids of a data file's columns, for the Arrow PyCapsule interface.
 
-    The buffers stay as they are, null lists and maps too: pyiceberg makes empty ones of those of structs.
+    The buffers stay as they are, also null lists and maps: in structs pyiceberg would make them empty.
 
     :param schema: types of the same layout as those of the rows.
     """
@@ -171,14 +171,14 @@ class _Labelled:
     schema: pa.Schema
 
     def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
-        """Return the schema and the rows as capsules."""
+        """Return capsules of the schema and of the rows."""
         return self.schema.__arrow_c_schema__(), self.rows.__arrow_c_array__()[1]
 
 
 def unwritable_partitions(metadata: Any) -> str | None:
-    """Return why rows cannot be divided as a table's partition spec says, None if they can.
+    """Return why a table's partition spec cannot be applied to rows; None if it can.
 
-    :param metadata: of the table, as pyiceberg has it.
+    :param metadata: pyiceberg's metadata of the table.
     """
     from pyiceberg.io.pyarrow import schema_to_pyarrow
     from pyiceberg.transforms import IdentityTransform
@@ -204,9 +204,9 @@ def unwritable_partitions(metadata: Any) -> str | None:
 
 
 def unwritable_properties(schema: Any, properties: Mapping[str, str]) -> str | None:
-    """Return why no data file can be written and published with a table's properties, None if one can.
+    """Return why no data file can be written and published with a table's properties; None if one can.
 
-    :param schema: of the table, as pyiceberg has it.
+    :param schema: pyiceberg's schema of the table.
     """
     from pyiceberg.io.pyarrow import ParquetFormatWriter, sanitize_column_names, schema_to_pyarrow
 
@@ -223,10 +223,10 @@ def unwritable_properties(schema: Any, properties: Mapping[str, str]) -> str | N
 
 
 class _InMemory:
-    """An output file of pyiceberg that nobody keeps."""
+    """An output file of pyiceberg in memory, which is thrown away."""
 
     def create(self, *, overwrite: bool) -> pa.BufferOutputStream:  # noqa: ARG002
-        """Return what takes the file's bytes."""
+        """Return the stream for the file's bytes."""
         return pa.BufferOutputStream()
 
 
@@ -243,10 +243,10 @@ def _partitions(metadata: Any, table: pa.Table) -> Iterator[tuple[Any, pa.Table]
 
 
 def _copied(metadata: Any, table: pa.Table) -> pa.Table:
-    """Return the rows with copies of nested columns, and of the decimals that the partition spec takes.
+    """Return the rows with copies of nested columns, and of decimals in the partition spec.
 
-    A copy leaves out the items that null lists hide, which pyarrow before 25 does not write. It is aligned:
-    Rust reads a decimal at a multiple of 16 bytes alone, and in Spark's batches it stands at one of 8.
+    A copy leaves out the items behind null lists, which pyarrow before 25 cannot write. It is aligned: Rust
+    reads decimals only at multiples of 16 bytes, and Spark's batches align them to 8 bytes.
     """
     names = {metadata.schema().find_column_name(field.source_id) for field in metadata.spec().fields}
     for number, column in enumerate(table.schema):
@@ -258,7 +258,7 @@ def _copied(metadata: Any, table: pa.Table) -> pa.Table:
 
 
 def _check_key(key: Any) -> None:
-    """Raise if a manifest or a path cannot hold the values of a partition, which the commit would find."""
+    """Raise if a manifest or a path cannot hold the values of a partition: else the commit would fail."""
     from pyiceberg.manifest import construct_partition_summaries
     from pyiceberg.transforms import TruncateTransform
 
@@ -266,12 +266,12 @@ def _check_key(key: Any) -> None:
     construct_partition_summaries(key.partition_spec, key.schema, [key.partition])
     for partition, value in zip(key.partition_spec.fields, key.partition, strict=True):
         width = partition.transform.width if isinstance(partition.transform, TruncateTransform) else 1
-        if isinstance(value, int) and value % width:  # below the smallest number of its type
+        if isinstance(value, int) and value % width:  # truncated below the smallest number of its type
             raise OverflowError(f"{value} is not a multiple of {width}")
 
 
 def _zero(kind: pa.DataType) -> pa.Array:
-    """Return a value of a type, which is not null but in lists and maps: zeros, or nothing in it."""
+    """Return an array of one zero or empty value of a type; of a list or map one null."""
     if isinstance(kind, pa.BaseExtensionType):  # such as pa.uuid()
         return pa.ExtensionArray.from_storage(kind, _zero(kind.storage_type))
     if pa.types.is_struct(kind):

@@ -1,4 +1,4 @@
-"""Finds the data files that snapshots of an Iceberg table added, where all of them are as they were added."""
+"""Finds the data files that snapshots of an Iceberg table added, provided that all of them are unchanged."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def files_as_added(
 ) -> list[DataFile]:
     """Return the live data files of a branch that these snapshots added.
 
-    An entry of a manifest names the snapshot that added its file, also when the manifest is rewritten and the
-    snapshot is expired (Iceberg's specification, "Manifests"). Compaction, updates and deletes of rows put
-    other files in the place of files; deletes by position and by value leave them and add delete files.
+    A manifest entry names the snapshot that added its file, even after the manifest is rewritten and the
+    snapshot expired (Iceberg's specification, "Manifests"). Compaction and copy-on-write updates or deletes
+    replace files; position and equality deletes leave them and add delete files.
 
     :raises TableRewritten: not all of the files are there, or rows of them are deleted.
     """
@@ -53,11 +53,11 @@ def files_as_added(
 
 
 def _refuse_deleted(table: Table, snapshot_id: int, paths: Collection[str], sink: IcebergTable) -> None:
-    """Refuse files to which a delete file applies: rows would come back that somebody deleted."""
+    """Refuse files to which a delete file applies: replacing them would ignore rows that somebody deleted."""
     try:
         tasks = list(table.scan(snapshot_id=snapshot_id).plan_files())
     except (NotImplementedError, ValueError) as error:
-        # pyiceberg plans no scan of a table with deletes by value.
+        # pyiceberg cannot plan a scan of a table with equality deletes.
         raise rewritten(
             sink,
             "the table has delete files, and pyiceberg cannot tell which data files they apply to "

@@ -1,4 +1,4 @@
-"""Opens the table that a run writes to: the one place that knows which module writes which kind of table."""
+"""Opens the table that a run writes to; only this module maps kinds of tables to their implementations."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from airflow_eos.table_ports import TableSink, TableVersion
 
 
 def open_table(sink: SinkTable, property_name: str) -> TableSink:
-    """Return the implementation for a kind of table; what it needs is imported here and not before.
+    """Return the implementation for a kind of table, whose libraries are imported only here.
 
-    :param property_name: under which the table remembers the runs of a pipeline.
+    :param property_name: the name under which the table keeps the published runs of a pipeline.
     :raises ConfigurationError: the extra of that kind of table is not installed.
     """
     try:
@@ -40,11 +40,11 @@ def open_table(sink: SinkTable, property_name: str) -> TableSink:
 
 
 def table_named(name: str) -> IcebergTable | DeltaTable | PostgresTable | None:
-    """Return the table that goes by a name, as run records and INTENTs have it; None: of an unknown kind."""
+    """Return the table with a name as in run records and INTENTs; None for an unknown kind of table."""
     return IcebergTable.named(name) or DeltaTable.named(name) or PostgresTable.named(name)
 
 
 def load_table(sink: SinkTable) -> TableVersion:
-    """Return a table as it is now, and give up the connections to its catalog; raises UnknownTable."""
+    """Return the current version of a table and close the connections to its catalog; raises UnknownTable."""
     with closing(open_table(sink, property_name="")) as opened:
         return opened.load(to_write=False)

@@ -1,12 +1,12 @@
-"""What the driver reads of a database: the table, what runs have published in it, and their rows.
+"""The driver's queries to a database: the table, the runs that were published in it, and their rows.
 
-``airflow_eos.published`` has a row for each table and consumer group. Its ``id`` is made with the row, so
-that a table, or a row, that was dropped and made again is told from the one that a run saw.
+``airflow_eos.published`` has a row for each table and consumer group. Its ``id`` is generated with the row,
+so that a dropped and recreated table, or row, is not taken for the one that a run has read.
 
-PostgreSQL keeps with each row the number of the transaction that wrote it (``xmin``). A run is one
-transaction, whose number is its receipt; an update, of whatever column, gives a row another one. Rows have
-the lower 32 bits of the number only. A database that was set back, by a failover or a backup, gives the
-numbers of lost transactions away again: each run that wrote rows has a row with its number, too.
+PostgreSQL keeps with each row the id of the transaction that wrote it (``xmin``). A run is one transaction,
+whose id is its receipt; any update gives a row another id. Rows have only the lower 32 bits of the id. A
+database that a failover or a restored backup has set back reuses the ids of lost transactions: therefore each
+run that wrote rows also has a row with its transaction id.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ _RELATION = """SELECT c.oid, c.relkind, c.relpersistence, has_schema_privilege(n
     FROM unnest(privileges) AS needed)
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace, (VALUES (%s::text[])) AS needs (privileges)
 WHERE n.nspname = %s AND c.relname = %s"""
-"""Of single columns no right will do for LOCK TABLE, nor one to read for ``xmin``."""
+"""Privileges on columns do not suffice for LOCK TABLE, nor to read ``xmin``."""
 _UNFIT_PARTITIONS = """WITH RECURSIVE tree AS (
     SELECT %s::oid AS oid UNION ALL SELECT i.inhrelid FROM pg_inherits i JOIN tree ON i.inhparent = tree.oid
 ) SELECT oid::regclass::text, relkind, relpersistence FROM tree JOIN pg_class USING (oid)
 WHERE relkind <> 'p' AND (relkind, relpersistence) <> ('r', 'p') ORDER BY 1"""
-"""Without ``pg_partition_tree``, which locks: a run does not wait for partitions that it does not fill."""
+"""Without ``pg_partition_tree``, which locks: a run must not wait for partitions that it does not write."""
 _COLUMNS = """SELECT a.attname, format_type(a.atttypid, a.atttypmod),
     CASE WHEN b.typnamespace = 'pg_catalog'::regnamespace THEN b.typname ELSE '' END,
     b.modifier, a.attnotnull OR b.not_null, a.atthasdef OR a.attidentity <> '' OR t.typdefault IS NOT NULL,
@@ -80,23 +80,23 @@ FROM pg_index i CROSS JOIN
 WHERE i.indrelid = %s AND i.indisunique AND i.indisvalid
     AND NOT i.indisexclusion AND i.indpred IS NULL AND i.indexprs IS NULL
 GROUP BY i.indexrelid"""
-"""Columns that an index has beside its key (INCLUDE) have no class; the first strategy is less-than."""
+"""The join drops INCLUDE columns, which have no operator class; strategy 1 is less-than."""
 _RULES = """SELECT rulename FROM pg_rewrite
 WHERE ev_class = %s AND (ev_type = '2' OR ev_type = '3' AND ev_enabled IN ('O', 'A'))"""
-"""Of updates, also disabled ones, and of inserts: with these PostgreSQL refuses ON CONFLICT."""
+"""Rules on updates, even disabled ones, and on inserts: with these PostgreSQL refuses ON CONFLICT."""
 
 _OF_STAGED_ROWS = ("airflow_eos_file", "airflow_eos_row", "airflow_eos_position")
-"""Columns beside those of the table; the first one also where rows are appended."""
+"""Columns of a staging table besides those of the target; appended rows have only the first one."""
 
 KeyColumn = tuple[str, str, str]
-"""Name, COLLATE and USING: values may be equal to an index of a key that the type's default holds apart."""
+"""Name, COLLATE and USING: an index may treat values as equal that the type's default order distinguishes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The table as it is: rows that were staged for it fit no other.
+    """The table's oid, columns and keys: rows are staged for exactly this definition.
 
-    :param orders: of each unique index on the key: column, and how it compares, as ``ORDER BY`` has it.
+    :param orders: for each unique index on the key, its columns with their order in ``ORDER BY`` syntax.
     """
 
     oid: int
@@ -105,7 +105,7 @@ class Target:
 
     @property
     def schema_id(self) -> int:
-        """A number for the columns: names, types, what may be left out."""
+        """A 48-bit hash of the columns: names, types, and which may be left out."""
         return int.from_bytes(hashlib.sha256(repr(self.columns).encode()).digest()[:6], "big")
 
 
@@ -113,8 +113,8 @@ class Target:
 class PostgresVersion:
     """Implements ``airflow_eos.table_ports.TableVersion``.
 
-    :param pipeline: the name under which the table remembers the runs of a pipeline.
-    :param number: of the row of ``airflow_eos.published``: each commit of the pipeline's runs adds one.
+    :param pipeline: the name under which the table keeps the published runs of a pipeline.
+    :param number: version of the row in ``airflow_eos.published``; each commit of the pipeline increments it.
     """
 
     target: Target
@@ -124,13 +124,13 @@ class PostgresVersion:
     number: int
 
     def snapshot_of(self, scope: str, token: int) -> None:
-        """Return None: where the row of the table is lost, the next one has another id."""
+        """Return None: a lost row cannot be read, and its successor has another id."""
 
 
 def find_target(connection: psycopg.Connection, sink: PostgresTable) -> Target:
-    """Return the table that is the sink.
+    """Return the definition of the sink's table.
 
-    :raises UnknownTable: there is none, or it is of a kind that cannot be written.
+    :raises UnknownTable: the table does not exist, or is of a kind that cannot be written.
     :raises AuthorizationFailed: this role may not write it.
     """
     relation = connection.execute(_RELATION, (list(sink.privileges), *sink.schema_and_table)).fetchone()
@@ -199,9 +199,9 @@ def _orders_of_key(
 
 
 def make_control_table(connection: psycopg.Connection, name: str) -> None:
-    """Create the schema and the table that say what runs have published; does nothing when they are there.
+    """Create the schema and the table of published runs unless they exist.
 
-    :raises AuthorizationFailed: they are not there, and this role may not create them.
+    :raises AuthorizationFailed: they do not exist, and this role may not create them.
     """
     if connection.execute("SELECT to_regclass(%s)", (f"{SCHEMA}.published",)).fetchone() != (None,):
         return
@@ -219,7 +219,7 @@ def make_control_table(connection: psycopg.Connection, name: str) -> None:
 
 
 def find_version(connection: psycopg.Connection, target: Target, pipeline: str) -> PostgresVersion:
-    """Return what a pipeline has published in a table; its first look makes the row."""
+    """Return what a pipeline has published in a table; the first call creates the row."""
     row = connection.execute(PUBLISHED, (target.oid, pipeline)).fetchone()
     if row is None:
         connection.execute(_FIRST, (target.oid, pipeline))
@@ -230,13 +230,13 @@ def find_version(connection: psycopg.Connection, target: Target, pipeline: str) 
 
 
 def note_run(connection: psycopg.Connection, version: PostgresVersion, run: EarlierRows) -> None:
-    """Keep the number of the transaction that publishes a run."""
+    """Store the id of the transaction that publishes a run."""
     note = (version.target.oid, f"{version.pipeline}/{run.label}", run.snapshot)
     connection.execute(_NOTE_OF_RUN, note)
 
 
 def is_noted(connection: psycopg.Connection, target: int, pipeline: str, run: EarlierRows) -> bool:
-    """Return whether a run is noted, for the table of this oid, with the transaction of its receipt."""
+    """Return whether the database has a run's transaction id for the table with this oid."""
     note = connection.execute(PUBLISHED, (target, f"{pipeline}/{run.label}")).fetchone()
     return note is not None and note[1] == run.snapshot
 
@@ -244,8 +244,8 @@ def is_noted(connection: psycopg.Connection, target: int, pipeline: str, run: Ea
 def rows_as_written(
     connection: psycopg.Connection, sink: PostgresTable, snapshot: int, *, delete: bool = False
 ) -> int:
-    """Return how many rows are there as the transaction ``snapshot`` wrote them; may delete them."""
-    # No parameters: beside them a percent sign in the name would be a placeholder.
+    """Return the number of rows that are unchanged since the transaction ``snapshot``; may delete them."""
+    # No parameters: with them a percent sign in the name would be a placeholder.
     written = sql.SQL("FROM {} WHERE xmin::text::bigint = {}").format(
         sql.Identifier(*sink.schema_and_table), sql.Literal(snapshot % _NUMBERS)
     )
@@ -263,9 +263,9 @@ def refuse_rewritten(
     *,
     delete: bool = False,
 ) -> None:
-    """Look whether all rows of earlier commits are there as they were written.
+    """Check that all rows of earlier commits are in the table as they were written.
 
-    :param delete: delete them; the caller rolls its transaction back where this raises.
+    :param delete: also delete them; the caller rolls back its transaction if this raises.
     :raises TableRewritten: they are not.
     """
     for earlier in replaces:

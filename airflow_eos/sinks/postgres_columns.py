@@ -1,4 +1,4 @@
-"""Columns of a PostgreSQL table as Arrow columns, and Arrow columns as the text that COPY reads.
+"""Converts PostgreSQL column types to Arrow types, and Arrow columns to the text that COPY reads.
 
 Types without an Arrow counterpart (enumerations, arrays, ``inet``, ``interval``, ``json``, ...) take text in
 PostgreSQL's own input form.
@@ -31,12 +31,12 @@ _TYPES = {
     "timestamptz": pa.timestamp("us", "UTC"),
 }
 _HEADER = 4
-"""Bytes that PostgreSQL adds to the length, or precision and scale, in a type's modifier."""
+"""PostgreSQL adds this to the length, or to precision and scale, in a type modifier (VARHDRSZ)."""
 _MOST_DIGITS = 76
 _CHUNK_ROWS = 65_536
 _MOST_SECOND_DIGITS = 6
 _LAST_DAY = 11_248_737
-"""32767-12-31, since 1970-01-01: Arrow writes other years as no text, or as another year."""
+"""32767-12-31, in days since 1970-01-01: Arrow cannot format later years, or formats another year."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +44,10 @@ class TargetColumn:
     """A column of the table.
 
     :param declared: the type as SQL spells it.
-    :param kind: name of the type in ``pg_type``, below any domain; empty: a type of an extension or a user.
+    :param kind: base type in ``pg_type``, below any domain; empty for a type of an extension or a user.
     :param modifier: ``atttypmod``, -1: none.
     :param has_default: a value that is left out comes from a default, a sequence or an identity.
-    :param computed: nobody but the table writes it.
+    :param computed: only the table itself writes it.
     """
 
     name: str
@@ -61,7 +61,7 @@ class TargetColumn:
     def arrow_type(self, given: pa.DataType | None = None) -> pa.DataType:
         """Return the type of the values.
 
-        :param given: what ``process`` returned; ``numeric`` without precision takes all exact numbers.
+        :param given: the type that ``process`` returned: ``numeric`` without precision takes any exact one.
         """
         if self.kind != "numeric":
             return _TYPES.get(self.kind, pa.string())
@@ -70,7 +70,7 @@ class TargetColumn:
             return given if exact else pa.decimal128(38, 9)
         precision = ((self.modifier - _HEADER) >> 16) & 0xFFFF
         scale = (((self.modifier - _HEADER) & 0x7FF) ^ 1024) - 1024  # 11 bits, signed
-        # numeric(3, 5) holds 0.00123: five digits behind the point.
+        # numeric(3, 5) holds 0.00123: five digits after the decimal point.
         digits = max(precision, scale)
         if digits > _MOST_DIGITS:
             return pa.string()
@@ -78,7 +78,7 @@ class TargetColumn:
 
 
 def wanted_schema(columns: Sequence[TargetColumn], given: pa.Schema, sink: PostgresTable) -> pa.Schema:
-    """Return the columns that a result must have: those that it has, and those that cannot be left out.
+    """Return the columns to check a result against: those that it has, and those that cannot be left out.
 
     :raises ProcessFailed: the result has a column that the table computes.
     """
@@ -97,7 +97,7 @@ def wanted_schema(columns: Sequence[TargetColumn], given: pa.Schema, sink: Postg
             nullable=not (column.not_null or column.name in sink.key),
         )
         for column in stored
-        # All of them for the message about a column that the table does not have.
+        # With an unknown column, all of them: its error message lists the table's columns.
         if unknown
         or column.name in types
         or column.name in sink.key
@@ -106,7 +106,7 @@ def wanted_schema(columns: Sequence[TargetColumn], given: pa.Schema, sink: Postg
 
 
 def check_values(values: pa.ChunkedArray, column: TargetColumn, sink: PostgresTable) -> None:
-    """Raise RecordRefused for values that PostgreSQL would refuse, cut off or round."""
+    """Raise RecordRefused for values that PostgreSQL would refuse, truncate or round."""
     if pa.types.is_string(values.type):
         if pc.any(pc.match_substring(values, "\0")).as_py():
             raise RecordRefused(
@@ -133,7 +133,7 @@ def check_values(values: pa.ChunkedArray, column: TargetColumn, sink: PostgresTa
 
 
 def csv_chunks(rows: pa.Table) -> Iterator[bytes]:
-    """Yield rows as COPY ... (FORMAT csv) reads them: texts are quoted, so that an empty one is not null."""
+    """Yield rows for COPY ... (FORMAT csv); texts are quoted, so that an empty one is not null."""
     options = pyarrow.csv.WriteOptions(include_header=False)
     for index, field in enumerate(rows.schema):
         if pa.types.is_binary(field.type):

@@ -21,9 +21,9 @@ from airflow_eos.sinks.postgres_session import SCHEMA, TIMED_OUT, reason, refusa
 
 
 class StagedRows(NamedTuple):
-    """What one COPY staged, as JSON the data of a ``DataFileMade``.
+    """The rows that one COPY staged; its JSON is the data of a ``DataFileMade``.
 
-    :param file: number of the COPY, never used twice.
+    :param file: random number of the COPY, never used twice.
     """
 
     table: str
@@ -36,11 +36,11 @@ class StagedRows(NamedTuple):
 class PostgresRows:
     """Implements ``airflow_eos.table_ports.TableWriter``; pickled into tasks, with the connection's password.
 
-    A COPY that is repeated, or whose answer is lost, leaves rows under a number that nobody names: the driver
-    counts and publishes rows by number.
+    A COPY that is repeated, or whose answer is lost, leaves rows under a number that no task reports: the
+    driver counts and publishes rows by number.
 
-    :param target: columns of the table that they are for.
-    :param flush_bytes: bytes of rows that one COPY takes, about.
+    :param target: columns of the target table.
+    :param flush_bytes: approximate bytes of rows per COPY.
     """
 
     sink: PostgresTable
@@ -50,11 +50,11 @@ class PostgresRows:
 
     @property
     def name(self) -> str:
-        """The table, in words."""
+        """The table, for messages."""
         return str(self.sink)
 
     def columns(self, result: Any) -> pa.Table | None:
-        """Return the rows of an Arrow process in the table's columns; what is left out takes its default."""
+        """Return the rows of an Arrow process in the table's columns; missing columns take their defaults."""
         table = returned_table(result)
         if table is None:
             return None
@@ -93,7 +93,7 @@ class PostgresRows:
         except ConfigurationError as error:  # the driver has logged in: a password was changed since
             raise SendError(f"{self.name}: rows cannot be staged: {error.message}") from None
         except psycopg.Error as error:
-            # By a time-out, or by somebody: PostgreSQL names the row that it had reached.
+            # Cancelled by a time-out or a person: PostgreSQL names the current row, which is not at fault.
             is_cancelled = error.sqlstate in TIMED_OUT
             refused = None if is_cancelled else refusal(error, self.sink)
             if isinstance(refused, TableRefused):

@@ -1,4 +1,4 @@
-"""Connections to PostgreSQL on driver and executors, and which of its errors are final."""
+"""Connects driver and executors to PostgreSQL, and tells final errors from transient ones."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     import psycopg
 
 SCHEMA = "airflow_eos"
-"""Holds what runs have published, and the staged rows of runs that have not."""
+"""The schema of published runs and of staging tables."""
 
 _DEFAULTS: dict[str, Any] = {
     "application_name": "airflow-eos",
     "connect_timeout": 10,
-    # A host that vanishes is noticed after a minute, and not after the system's two hours.
+    # A dead host is detected after a minute, not after the system's default of two hours.
     "keepalives_idle": 30,
     "keepalives_interval": 10,
     "keepalives_count": 3,
@@ -37,36 +37,36 @@ _DEFAULTS: dict[str, Any] = {
 _INSUFFICIENT_PRIVILEGE = "42501"
 _FULL = ("530", "531", "532", "533")  # not 53400, such as temp_file_limit: another try would need as much
 _PASSING = ("08", "250", "25P03", "40", *_FULL, "55006", "55P03", "57P", "58", "XX")
-"""Classes of SQLSTATE, or members, that say nothing about the rows: connection, transaction, lock, server."""
+"""SQLSTATE prefixes of transient errors, independent of the rows: connection, transaction, lock, server."""
 TIMED_OUT = ("57014", "25P04")
-"""A statement or a transaction took longer than it may: another try may take as long."""
+"""A statement or a transaction was cancelled after a time-out: another try may take as long."""
 _SETTING = re.compile(r"(?:-c\s*|--)([\w.-]+)")
 """A setting in libpq's ``options``."""
 _OF_POOLER = "unsupported startup parameter"
-"""What PgBouncer says of options that it does not pass on."""
+"""PgBouncer's error for options that it does not pass on."""
 _POOLS_STATEMENTS = "statement pooling mode"
-"""What PgBouncer says of each transaction of several statements where it pools single ones."""
+"""PgBouncer's error for a transaction of several statements in statement pooling mode."""
 _READ_ONLY = "SELECT pg_is_in_recovery() OR current_setting('default_transaction_read_only')::bool"
 
 
 @contextmanager
 def transaction(sink: PostgresTable) -> Iterator[psycopg.Connection]:
-    """Open a connection for one transaction, committed at the end of the block, and close it.
+    """Open a connection for one transaction, commit at the end of the block, and close it.
 
-    The properties of the table's connection win over the defaults of this package.
+    The properties of the table's connection take precedence over the defaults of this package.
 
-    :raises ConfigurationError: a property is unknown, has an impossible value, or does not log in.
-    :raises psycopg.Error: the server does not answer, or refuses something.
+    :raises ConfigurationError: a property is unknown or invalid, or the login is refused.
+    :raises psycopg.Error: the server does not answer, or refuses a statement.
     """
     import psycopg
     from psycopg.conninfo import make_conninfo
 
     try:
         parameters = make_conninfo(**{**_DEFAULTS, **(sink.properties or {}), "client_encoding": "utf8"})
-        # Nothing is prepared: a pooler may give each transaction another server process.
+        # No prepared statements: a pooler may run each transaction in another server process.
         connection = psycopg.connect(parameters, prepare_threshold=None)
     except (psycopg.ProgrammingError, psycopg.OperationalError) as error:
-        if isinstance(error, psycopg.OperationalError) and _may_be_taken(parameters, str(error)):
+        if isinstance(error, psycopg.OperationalError) and _may_connect_later(parameters, str(error)):
             raise
         raise ConfigurationError(
             f"{sink}: the connection's properties are not valid: {reason(error, sink)}"
@@ -76,7 +76,7 @@ def transaction(sink: PostgresTable) -> Iterator[psycopg.Connection]:
 
 
 def refuse_read_only(connection: psycopg.Connection, sink: PostgresTable) -> None:
-    """Raise OutcomeUnknown if a server takes no rows: it may be a standby that is about to be promoted."""
+    """Raise OutcomeUnknown if a server is read-only: it may be a standby that is about to be promoted."""
     if connection.execute(_READ_ONLY).fetchone() == (True,):
         raise OutcomeUnknown(
             f"{sink}: the server takes no rows: it is a standby, or default_transaction_read_only is on. "
@@ -84,8 +84,8 @@ def refuse_read_only(connection: psycopg.Connection, sink: PostgresTable) -> Non
         )
 
 
-def _may_be_taken(parameters: str, refused: str) -> bool:
-    """Return whether another try may connect: neither libpq nor server refuses the parameters themselves.
+def _may_connect_later(parameters: str, refused: str) -> bool:
+    """Return whether a retry may connect: neither libpq nor the server rejects the parameters themselves.
 
     :param refused: text of the error, in which servers quote settings of ``options`` in any language.
     """
@@ -99,21 +99,21 @@ def _may_be_taken(parameters: str, refused: str) -> bool:
     begun.finish()
     if any(f'"{name}"' in refused for name in settings):
         return False
-    # What fails at once are the values, the name of the host, or a port where nobody listens.
+    # An immediate failure means invalid values, an unknown host name, or a port where nobody listens.
     return is_waiting or pq.PGconn.ping(parameters.encode()) != pq.Ping.NO_ATTEMPT
 
 
 def reason(error: Exception, sink: PostgresTable) -> str:
     """Return the text of an error without the secrets of the connection.
 
-    libpq repeats values that it cannot read, and poolers what they were given. Host, port and user stay.
-    Whoever raises another error with this text does so ``from None``: a traceback shows the cause.
+    libpq quotes values that it cannot parse, and poolers quote parameters. Host, port and user stay.
+    Callers raise an error with this text ``from None``: a traceback would show the original text.
     """
     return redacted(str(error), secrets_of(sink.properties))
 
 
 def refusal(error: psycopg.Error, sink: PostgresTable) -> EosError | None:
-    """Return the error of this package for a statement that server or driver would refuse again.
+    """Return the error of this package for a statement that server or driver would always refuse.
 
     :returns: None if the error says nothing about the statement: a retry may succeed.
     """

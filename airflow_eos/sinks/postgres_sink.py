@@ -1,7 +1,7 @@
-"""A PostgreSQL table as a sink: staged rows, and the note that they are published, commit together.
+"""A PostgreSQL table as a sink: staged rows and the note that they are published commit in one transaction.
 
 The transaction locks the pipeline's row of ``airflow_eos.published`` and compares its version with the one
-that was looked at: look and commit are one act. Other writers of the table do not come into it.
+that was read: a compare-and-set. Other writers of the table do not matter.
 """
 
 from __future__ import annotations
@@ -50,26 +50,26 @@ _SETTINGS = """SELECT set_config(name, wanted, true) FROM (VALUES
     ('idle_in_transaction_session_timeout', '60s', '0'),
     ('synchronous_commit', 'on', 'off')
 ) AS settings (name, wanted, unless) WHERE current_setting(name) = unless"""
-"""Of each transaction, where the role has no bound of its own. A driver that stalls, or vanishes with its
-host, gives its locks up. What the ledger is told next must survive a crash of the server. A wait for a lock
-ends before a time-out of the role, which would say that the publication itself takes too long."""
+"""Settings of each transaction, unless the role has its own. A driver that stalls, or dies with its host,
+loses its locks. A commit that the ledger records next must survive a crash of the server. A lock wait ends
+before a time-out of the role, whose error would blame the publication itself."""
 _FILE_COLUMN = "airflow_eos_file bigint NOT NULL DEFAULT current_setting('airflow_eos.file')::bigint"
-"""Of staged rows: the number of their COPY, which the transaction that stages them sets."""
+"""The number of the COPY that staged a row, which the staging transaction sets."""
 _ROW_COLUMN = "airflow_eos_row bigint GENERATED ALWAYS AS IDENTITY"
-"""Of staged rows: their order within one COPY."""
+"""The order of staged rows within one COPY."""
 _OLD_SECONDS = 7 * 86_400
-"""Rows that a pipeline staged so long ago are of no attempt that still runs."""
+"""No attempt runs this long: older staging tables of a pipeline are abandoned."""
 
 
 class PostgresSink(BaseSink):
     """Implements ``airflow_eos.table_ports.TableSink``.
 
-    :param sink: which table, and how it is connected to.
-    :param pipeline: the name under which the table remembers the runs of a pipeline.
+    :param sink: the table and its connection.
+    :param pipeline: the name under which the table keeps the published runs of a pipeline.
     """
 
     SYSTEM = "the database"
-    # Serialization failures and deadlocks are of the first.
+    # TransactionRollback covers serialization failures and deadlocks.
     CONFLICTS = (psycopg.errors.TransactionRollback, psycopg.errors.LockNotAvailable)
     # No time-out ends a COMMIT that waits for a standby.
     WAIT_ADVICE = (
@@ -82,7 +82,7 @@ class PostgresSink(BaseSink):
     def __init__(self, sink: PostgresTable, pipeline: str) -> None:
         self._sink = sink
         self._pipeline = pipeline
-        # Of all staging tables of the pipeline; then come run, time and a random number.
+        # Common to all staging tables of the pipeline; then follow run, time and a random number.
         self._prefix = f"rows_{pipeline.removeprefix('eos.')[:10]}_"
         self._staging: set[str] = set()
 
@@ -93,12 +93,12 @@ class PostgresSink(BaseSink):
             return find_version(connection, target, self._pipeline)
 
     def writer(self, version: Any, label: str) -> PostgresRows:
-        """Make the table that takes an attempt's rows, and return what stages them."""
+        """Create the staging table of an attempt, and return the writer that fills it."""
         columns = [column for column in version.target.columns if not column.computed]
         definitions = [sql.Identifier(column.name) + sql.SQL(f" {column.declared}") for column in columns]
         own = sql.SQL(f"{_FILE_COLUMN}, {_ROW_COLUMN}" if self._sink.key else _FILE_COLUMN)
         try:
-            with self._telling(), self._transaction() as connection:
+            with self._warning_if_slow(), self._transaction() as connection:
                 self._drop(connection, self._left_behind(connection, label))
                 ((now,),) = connection.execute("SELECT to_hex(extract(epoch FROM now())::bigint)")
                 staging = f"{self._prefix}{label}_{now}_{secrets.token_hex(4)}"
@@ -119,7 +119,7 @@ class PostgresSink(BaseSink):
             refuse_rewritten(connection, self._sink, version, replaces)
 
     def _commit(self, version: Any, change: TableCommit) -> TableReceipt:
-        """Publish staged rows, delete those that they replace, and say so, in one transaction."""
+        """Publish staged rows, delete those that they replace, and note the run, in one transaction."""
         staged = [StagedRows(*json.loads(file.data)) for file in change.files]
         with self._transaction() as connection:
             self._check_staged(connection, staged)
@@ -137,7 +137,7 @@ class PostgresSink(BaseSink):
             connection.execute(_NOTE, (runs, last_run, version.target.oid, self._pipeline))
             if staged or change.replaces:
                 note_run(connection, version, EarlierRows(receipt, change.label))
-            # What is deferred to the commit is refused before it.
+            # Check deferred constraints now: an error of the COMMIT would leave the outcome unknown.
             connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
             self._drop(connection, {rows_of.table for rows_of in staged})
         return receipt
@@ -146,7 +146,7 @@ class PostgresSink(BaseSink):
         return secrets_of(self._sink.properties)
 
     def close(self) -> None:
-        """Drop what this process has staged and not published."""
+        """Drop the staging tables that this process has not published."""
         staging, self._staging = self._staging, set()
         if not staging:
             return
@@ -158,21 +158,21 @@ class PostgresSink(BaseSink):
 
     @contextmanager
     def _transaction(self) -> Iterator[psycopg.Connection]:
-        """Open a connection for one transaction; what the server has refused for good is final."""
+        """Open a connection for one transaction; translate final refusals of the server."""
         try:
             with transaction(self._sink) as connection:
                 connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
                 refuse_read_only(connection, self._sink)
                 connection.execute(_SETTINGS)
                 yield connection
-                connection.add_notice_handler(self._tell_of_commit)
+                connection.add_notice_handler(self._log_notice)
         except psycopg.Error as error:
             refused = refusal(error, self._sink)
             if refused is None:
                 raise
             raise refused from None
 
-    def _tell_of_commit(self, notice: psycopg.errors.Diagnostic) -> None:
+    def _log_notice(self, notice: psycopg.errors.Diagnostic) -> None:
         log.warning(
             "%s, at the COMMIT: %s %s", self.name, notice.message_primary, notice.message_detail or ""
         )
@@ -191,7 +191,7 @@ class PostgresSink(BaseSink):
             raise TableMoved(f"version {version.number} was looked at, now it is {row}")
 
     def _check_staged(self, connection: psycopg.Connection, staged: Sequence[StagedRows]) -> None:
-        """Compare what is staged with what the tasks said: staging tables do not survive a crash."""
+        """Compare staged rows with the counts that tasks reported: staging tables do not survive a crash."""
         counts: dict[int, int] = {}
         for table in {rows.table for rows in staged}:
             if connection.execute("SELECT to_regclass(%s)", (f"{SCHEMA}.{table}",)).fetchone() != (None,):
@@ -225,7 +225,7 @@ class PostgresSink(BaseSink):
     def _statement(
         self, orders: tuple[tuple[KeyColumn, ...], ...], table: str, names: tuple[str, ...], files: list[int]
     ) -> sql.Composed:
-        """Return a statement without parameters: beside them a name's percent sign would be a placeholder."""
+        """Return a statement without parameters: with them a percent sign in a name is a placeholder."""
         parts = {
             "target": sql.Identifier(*self._sink.schema_and_table),
             "staging": sql.Identifier(SCHEMA, table),
@@ -257,9 +257,9 @@ class PostgresSink(BaseSink):
     # -- staging tables --
 
     def _left_behind(self, connection: psycopg.Connection, label: str) -> set[str]:
-        """Return what earlier attempts have staged: at this run, or at any of the pipeline long ago.
+        """Return abandoned staging tables: of earlier attempts at this run, or old ones of the pipeline.
 
-        The caller holds the fence of the run: whoever staged rows for it publishes nothing any more.
+        The caller has fenced earlier attempts at this run, so they cannot publish any more.
         """
         tables = connection.execute(
             "SELECT relname FROM pg_class WHERE relnamespace = %s::regnamespace AND starts_with(relname, %s) "
@@ -270,7 +270,7 @@ class PostgresSink(BaseSink):
         return {name for (name,) in tables}
 
     def _drop(self, connection: psycopg.Connection, tables: set[str]) -> None:
-        """Drop staging tables; one that a stray task writes to at this moment is left to a later attempt."""
+        """Drop staging tables; leave one that a stray task is writing to for a later attempt."""
         for table in sorted(tables):
             drop = sql.SQL("DROP TABLE IF EXISTS {}").format(sql.Identifier(SCHEMA, table))
             with suppress(psycopg.errors.LockNotAvailable, psycopg.errors.InsufficientPrivilege):
@@ -281,7 +281,7 @@ class PostgresSink(BaseSink):
 
 
 def _last_of_key(rows: sql.Composable, order: Sequence[KeyColumn]) -> sql.Composed:
-    """Return the last one of those rows that an index holds equal."""
+    """Return a query for the last of the rows that an index treats as equal."""
     compared = [sql.Identifier(name) + sql.SQL(collation) for name, collation, _ in order]
     sorted_by = [column + sql.SQL(using) for column, (*_, using) in zip(compared, order, strict=True)]
     return sql.SQL(
@@ -291,7 +291,7 @@ def _last_of_key(rows: sql.Composable, order: Sequence[KeyColumn]) -> sql.Compos
 
 
 def _jsonb(connection: psycopg.Connection, summary: Mapping[str, str]) -> str:
-    """Return a summary as ``jsonb`` takes it, with escapes for what the database's encoding does not have."""
+    """Return a summary as JSON, with escapes for characters that ``jsonb`` or the database encoding lacks."""
     encoding = "utf-8" if connection.info.parameter_status("server_encoding") == "UTF8" else "ascii"
     escaped = {
         name: value.encode(encoding, "backslashreplace").decode(encoding).replace("\0", r"\x00")

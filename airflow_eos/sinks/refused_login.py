@@ -1,4 +1,4 @@
-"""Recognises the refused logins of PostgreSQL, which reach a client without an SQLSTATE."""
+"""Recognises refused logins to PostgreSQL, which reach a client without an SQLSTATE."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ _REFUSED = re.compile(
     r"is not permitted to log in|(role|database) \".*\" does not exist|no such (user|database)"
 )
 _EACH_HOST = "\n- host: "
-"""Before the failure of each of several hosts."""
+"""Precedes the error of each host if there are several."""
 
 
 def is_refused_login(error_text: str) -> bool:
-    """Return whether servers, poolers or libpq refused a login, on every host; recognises English alone."""
+    """Return whether servers, poolers or libpq refused a login, on every host; recognises only English."""
     _, *of_hosts = error_text.split(_EACH_HOST)
     return all(map(_REFUSED.search, of_hosts or [error_text]))

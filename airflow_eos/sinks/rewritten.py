@@ -1,4 +1,4 @@
-"""The refusal of a reprocessing whose earlier rows are not in the table as they were written."""
+"""Refuses to reprocess a run whose earlier rows are not in the table as they were written."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from airflow_eos.model.table import TableReceipt
 
 
 def rewritten(sink: SinkTable, finding: str, first: str = "delete") -> TableRewritten:
-    """Return the error.
+    """Return the error with its advice.
 
-    :param finding: what differs from the rows as they were written.
-    :param first: what the user does before the rows are appended.
+    :param finding: the difference from the rows as they were written.
+    :param first: what the user must do before appending the rows again.
     """
     return TableRewritten(
         f"{sink}: {finding}. Nothing was replaced; {first} the run's rows yourself and use "
@@ -26,10 +26,10 @@ def refuse_other_files(
 ) -> None:
     """Compare the live data files of a commit with its receipt.
 
-    :param rows: of each live data file that the commit added.
-    :param commit: what the kind of table calls a commit.
-    :param rewriter: what puts other data files in the place of these, beside deletes and updates.
-    :raises TableRewritten: the commit added others.
+    :param rows: number of rows of each live data file that the commit added.
+    :param commit: the term for a commit in this kind of table.
+    :param rewriter: the operation that replaces data files, besides deletes and updates.
+    :raises TableRewritten: the files or their rows are not those of the receipt.
     """
     if (len(rows), sum(rows)) != (receipt.files, receipt.rows):
         raise rewritten(

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = ["RunContext", "SparkDataPlane", "main"]
 
-# Executors need only the modules of their task. An application's main joins Spark with the protocol:
-# the engine does, a layer above.
+# Executors need only the modules of their task. An application's main joins Spark and the protocol, so it is
+# in the engine, a layer above.
 __getattr__ = lazy_exports(
     __name__,
     {

@@ -1,4 +1,4 @@
-"""Spark's addresses: what of them may stand in messages (a parameter may be a token), and which are local."""
+"""Spark addresses: which parts messages may show (a parameter may be a token), and which are local."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def shown_address(address: str) -> str:
 
 
 def without_parameters(text: str, address: str) -> str:
-    """Return a message in which neither user nor parameters of an address stand, also where it quotes parts.
+    """Return a message without user and parameters of an address, even where it quotes parts of them.
 
     A mistyped address counts too: everything after host and port is a parameter.
     """

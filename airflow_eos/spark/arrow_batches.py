@@ -1,12 +1,12 @@
 """The number of rows in the Arrow batches that Spark gives to the seal task.
 
-Spark ends a batch by its rows (10,000) or its bytes (64 MB), and computes the bytes after each row. That
-costs up to a quarter of a run. Rows are therefore only counted where a large run's plan makes one row of each
-record: the read tasks refuse records so large that a batch would exceed Spark's own bound. The ranges are
-then sealed again, without this.
+Spark ends a batch by its rows (10,000) or its bytes (64 MB), and computes the bytes after each row, which
+costs up to a quarter of a run. Therefore, if a large run's plan makes one row of each record, Spark only
+counts rows, and the read tasks refuse records so large that a batch would exceed Spark's own limit. The
+ranges are then sealed again, with Spark's limits.
 
-Elsewhere nothing bounds a row: not the record that it is made of, and not the ``max.message.bytes`` of a
-topic, with which brokers compare compressed batches. A batch that exceeds the JVM's memory ends the JVM.
+In other plans nothing bounds the size of a row: neither its source record nor the ``max.message.bytes`` of a
+topic, which limits compressed batches. A batch that exceeds the JVM's memory ends the JVM.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ROWS_OF_SMALL_RECORDS = 2048
-"""Of a batch whose records the read tasks know to be small."""
+"""Rows per batch if the read tasks check that records are small."""
 MOST_BYTES_TOGETHER = 32 << 20
-"""Of as many records in a row: a batch has at most twice as many bytes, Spark's own bound."""
+"""Bytes of that many consecutive records: a batch has at most twice as many, Spark's own limit."""
 
 BOUND = "spark.airflowEos.mostBytesTogether"
 """Setting of the session while its read tasks compare records with :data:`MOST_BYTES_TOGETHER`."""
@@ -36,7 +36,7 @@ _NOT_COUNTED = str(2**31 - 1)
 
 
 def settings_of_small_records(spark: SparkSession) -> Mapping[str, str]:
-    """Return the settings for batches of :data:`ROWS_OF_SMALL_RECORDS`; empty if the session has a bound."""
+    """Return the settings for batches of :data:`ROWS_OF_SMALL_RECORDS`; empty if the session has its own."""
     if any(spark.conf.get(name, None) is not None for name in (_MOST_ROWS, _MOST_BYTES)):
         return {}
     return {
@@ -48,9 +48,9 @@ def settings_of_small_records(spark: SparkSession) -> Mapping[str, str]:
 
 @dataclass(eq=False)
 class SmallRecords:
-    """Compares the records that a read task yields with the bound of its job.
+    """Checks the records that a read task yields against the limit of its job.
 
-    :param most_bytes: of :data:`ROWS_OF_SMALL_RECORDS` records in a row; None: nothing is compared.
+    :param most_bytes: limit of :data:`ROWS_OF_SMALL_RECORDS` consecutive records; None: no limit.
     """
 
     most_bytes: int | None
@@ -59,14 +59,14 @@ class SmallRecords:
 
     @classmethod
     def of_task(cls) -> SmallRecords:
-        """Return that of the task that calls this."""
+        """Return an instance with the limit of the running task's job."""
         bound = job_property(BOUND)
         return cls(None if bound is None else int(bound))
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Take note of the next records.
+        """Add the next records.
 
-        :raises RecordsAreLarge: they and those before them are too large.
+        :raises RecordsAreLarge: they exceed the limit together with those before them.
         """
         if self.most_bytes is None:
             return

@@ -12,8 +12,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_eos.exceptions import ProcessFailed
-from airflow_eos.model.arrow_result import is_bytes, is_text, returned_table, without_dictionary
+from airflow_eos.exceptions import ProcessFailed, RecordRefused
+from airflow_eos.model.arrow_result import is_bytes, is_text, own_values, returned_table
 from airflow_eos.recordbatch.sink_columns import HEADERS_TYPE, SMALL, listed_headers
 from airflow_eos.spark.frame_contract import check_names
 
@@ -25,6 +25,7 @@ def sink_rows(result: Any, sink_topic: str | None, source_topics: Sequence[str])
 
     :param result: a pyarrow record batch or table, a pandas or polars data frame, or None.
     :raises ProcessFailed: names column, type and next step.
+    :raises RecordRefused: no record of Kafka holds a value.
     """
     table = returned_table(result)
     if table is None:
@@ -36,7 +37,7 @@ def sink_rows(result: Any, sink_topic: str | None, source_topics: Sequence[str])
             continue
         if names.count(name) > 1:
             raise ProcessFailed(f"process returned two columns named {name!r}; drop one")
-        columns[name] = convert(name, without_dictionary(table.column(name)))
+        columns[name] = convert(name, own_values(table.column(name)))
     check_names(columns, names, sink_topic)
     if "topic" in columns and sink_topic is not None:
         columns["topic"] = _routed(columns["topic"], sink_topic, source_topics)
@@ -72,13 +73,15 @@ def _partition(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
     try:
         return column.cast(pa.int32())
     except pa.ArrowInvalid as error:
-        raise ProcessFailed(f"process returned column {name!r} with no partition number: {error}") from None
+        raise RecordRefused(f"process returned column {name!r} with no partition number: {error}") from None
 
 
 def _headers(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
     try:
         return listed_headers(column)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
+    except pa.ArrowInvalid as error:
+        raise RecordRefused(f"process returned a value in column {name!r} that is none: {error}") from None
+    except (pa.ArrowNotImplementedError, pa.ArrowTypeError):
         raise _wrong(name, column.type, f"make it {HEADERS_TYPE}") from None
 
 
@@ -89,7 +92,7 @@ def _milliseconds(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
     if not pa.types.is_timestamp(kind) or kind.tz is None:
         raise _wrong(name, kind, "make it a timestamp with a time zone")
     if kind.unit in _IN_A_MILLISECOND:
-        # Cut off downwards; Arrow's own function gives other times near the limits of 64 bits.
+        # Round down; Arrow's own function gives wrong times near the limits of 64 bits.
         value, per = column.cast(pa.int64()), _IN_A_MILLISECOND[kind.unit]
         whole = pc.divide(value, per)
         return pc.subtract(whole, pc.less(value, pc.multiply(whole, per)).cast(pa.int64()))

@@ -1,8 +1,8 @@
-"""The blocks of sealed rows: of a DataFrame, or of bytes that Spark does not interpret.
+"""Materialised blocks of sealed rows: of a DataFrame, or of bytes that Spark does not interpret.
 
 Arrow processes of a local session need no DataFrame: no plan, no generated code, no Arrow stream in the JVM,
 and two jobs instead of four. The first job reads, transforms, seals, shuffles, keeps the blocks and reads
-their heads; the second one sends. Sessions on clusters use the DataFrame: the other way is not tested against
+their heads; the second one sends. Sessions on clusters use the DataFrame: opaque blocks are not tested with
 lost executors.
 """
 
@@ -55,7 +55,7 @@ _KEY_BYTES = 8
 def planned_blocks(
     spark: SparkSession, sealing: Sealing, evaluation: SingleEvaluation, *, are_small: bool = True
 ) -> FrameBlocks | OpaqueBlocks:
-    """Return the blocks of a seal, not materialised yet; calls an author's function on DataFrames.
+    """Return the blocks of a seal, not yet materialised; calls a function that takes a DataFrame.
 
     :param are_small: False: the read tasks have met large records.
     :raises ConfigurationError: ``evaluation`` does not admit the plan.
@@ -78,11 +78,11 @@ def is_opaque(spark: SparkSession) -> bool:
 
 
 def interpreted(spark: SparkSession, frame: DataFrame) -> Mapping[str, str]:
-    """Return the settings by which Spark interprets the plan of a small run; empty where code pays off.
+    """Return settings that make Spark interpret the plan of a small run; empty if generated code pays off.
 
-    Spark generates Java code for a plan and compiles it. In a JVM that is new, this takes longer than the
-    rows of a small run. Expressions have the same values either way: Spark interprets a plan whose code does
-    not compile. A plan that reads more than the run's source may be large.
+    Spark generates Java code for a plan and compiles it. In a new JVM this takes longer than processing the
+    rows of a small run. Expressions have the same values either way: Spark also interprets plans whose code
+    does not compile. A plan that reads more than the run's source may be large.
     """
     if is_on(spark, GENERATED_CODE):
         return {}
@@ -99,9 +99,9 @@ def interpreted(spark: SparkSession, frame: DataFrame) -> Mapping[str, str]:
 class FrameBlocks:
     """Sealed rows as a local checkpoint of a DataFrame, classic or Connect: those of owner i in partition i.
 
-    :param source: the rows that they are computed from.
+    :param source: the sealed rows before they are materialised.
     :param layout: which task owns which target partition.
-    :param is_large: whether the input is worth a look at the plan.
+    :param is_large: whether the input is large enough for an analysis of the plan to pay off.
     :param are_small: False: the read tasks have met large records.
     """
 
@@ -116,11 +116,11 @@ class FrameBlocks:
     def keep(self, *, local: bool) -> BlockCounts:
         """Materialise the rows on executors, cut off from their source; count them by another action.
 
-        They are on disk: in memory G1 takes up to twice what Spark counts for rows and buffers of a megabyte,
-        until the JVM ends.
+        They are on disk: in memory, rows and buffers of a megabyte take up to twice the space in G1 that
+        Spark accounts for, until the JVM runs out of memory.
 
-        :param local: in this process; else two replicas are kept, so that the loss of an executor needs no
-            new seal.
+        :param local: in this process; otherwise two replicas are kept, so that the loss of an executor does
+            not require a new seal.
         :raises InconsistentSeal: names the difference.
         """
         from pyspark import StorageLevel
@@ -132,7 +132,7 @@ class FrameBlocks:
         if self.is_large and self.are_small and only_selects(self.spark, self.source):
             row_settings = settings_of_small_records(self.spark)
         columns = only_used_columns(self.spark, self.source) if self.is_large else nullcontext()
-        # The settings within: they cancel the job of a task that is interrupted.
+        # The settings are the inner block: on an interrupt they cancel the job before the columns are reset.
         with columns, settings(self.spark, {**self._plan_settings, **row_settings}):
             self.frame = checkpointed(self.source, level)
         with settings(self.spark, self._plan_settings):
@@ -141,15 +141,15 @@ class FrameBlocks:
     def send(self, task: SendTask) -> list[str]:
         """Run a task per owner, in one narrow job; return the tasks' answers."""
         frame = self.frame
-        assert frame is not None, "they are kept"
+        assert frame is not None, "keep() comes first"
         if task.streamed:
             frame = frame.sortWithinPartitions(*STREAM_ORDER)
         with settings(self.spark, {**self._plan_settings, **_SEND_SETTINGS}):
             return [row.answer for row in frame.mapInArrow(task, ANSWER_DDL).collect()]
 
     def batches(self) -> list[bytes]:
-        """Return the batches, without trailers; for tables, which have few and small ones."""
-        assert self.frame is not None, "they are kept"
+        """Return the batches, without trailers; for tables, whose batches are few and small."""
+        assert self.frame is not None, "keep() comes first"
         named = self.frame.where("topic is not null and batch is not null")
         return [bytes(row.batch) for row in named.select("batch").collect()]
 
@@ -161,27 +161,27 @@ class FrameBlocks:
 
 @dataclass(eq=False)
 class OpaqueBlocks:
-    """The same as :class:`FrameBlocks`, by a local checkpoint of :mod:`airflow_eos.spark.opaque_rows`."""
+    """Like :class:`FrameBlocks`, as a local checkpoint of :mod:`airflow_eos.spark.opaque_rows`."""
 
     spark: SparkSession
     source: RDD[bytes]
     layout: OwnerLayout
 
     def keep(self, *, local: bool) -> BlockCounts:
-        """Materialise and count by one action."""
+        """Materialise and count in one action."""
         from pyspark import StorageLevel
 
-        # Kept as they are, bytes: nothing is to be serialised.
+        # Deserialised storage: elements are bytes, so there is nothing to serialise.
         self.source.persist(StorageLevel(True, True, False, True, 1 if local else 2))  # noqa: FBT003
         self.source.localCheckpoint()
         heads = self.source.mapPartitionsWithIndex(_heads)
         with settings(self.spark, {}):
-            # As collect, which asks the JVM for something else on its way out.
+            # Like collect, without its extra call of the JVM at the end.
             rows = self.spark.sparkContext.runJob(heads, iter)
         return count_blocks(rows)
 
     def send(self, task: SendTask) -> list[str]:
-        """Send by one narrow job; Spark sorts first if an owner has many batches."""
+        """Send in one narrow job; Spark sorts first if an owner has many batches."""
         if task.streamed:
             sorted_rows = self._frame().sortWithinPartitions("value")
             send = partial(_send_sorted, task)
@@ -223,7 +223,7 @@ def _routed(spark: SparkSession, task: ArrowSealTask, owners: int) -> RDD[bytes]
 
 def _sealed_elements(task: ArrowSealTask, number: int, rows: Iterable[Any]) -> Iterator[bytes]:
     """Run seal task i in partition i; yield the number of an owner and an element in turn."""
-    # There are none; a worker whose input was not read to its end serves no other task.
+    # Read the empty input to its end: otherwise Spark does not reuse the worker.
     deque(rows, maxlen=0)
     numbers = pa.RecordBatch.from_pydict({"id": [number]})
     for owner, element in opaque_rows.packed(task(iter([numbers]))):

@@ -1,4 +1,4 @@
-"""Pickles modules by value that executors cannot import, such as a Dag file.
+"""Pickles by value the modules that executors cannot import, such as a Dag file.
 
 Installed modules are pickled by name: executors have them, or the author ships them.
 """
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LARGE = 512 << 10
-"""Bytes of a pickled function that tasks do not hold themselves."""
+"""Bytes from which a pickled function travels in a broadcast variable, not inside the tasks."""
 
 
 def pickled_by_value(process: Callable[..., Any]) -> AbstractContextManager[None]:
@@ -44,11 +44,11 @@ def module_by_value(module: ModuleType) -> AbstractContextManager[None]:
 
 
 class _Apart:
-    """A function in a broadcast variable of its own; tasks get the function itself.
+    """A function in its own broadcast variable; unpickled in a task, it is the function itself.
 
-    PySpark writes the pickled function of a task into files of driver and executors if it is larger than a
-    megabyte. Without what the author's function holds, this package's are small, and their credentials stay
-    in memory.
+    PySpark writes the pickled function of a task to files on driver and executors if it is larger than a
+    megabyte. Without the author's function, the functions of this package are small, and the credentials in
+    them stay in memory.
     """
 
     def __init__(self, spark: SparkSession, pickled: bytes) -> None:
@@ -63,9 +63,9 @@ def _loaded(variable: Any) -> Any:
 
 
 def apart_if_large(spark: SparkSession, process: Callable[..., Any]) -> Any:
-    """Return an author's function as a classic session's tasks may hold it beside credentials."""
+    """Return the author's function in a form that classic tasks may contain together with credentials."""
     if is_connect(spark):
-        return process  # its client sends functions as they are, and writes none
+        return process  # its client sends functions inline, and writes no files
     from pyspark.serializers import CloudPickleSerializer
 
     pickled = CloudPickleSerializer().dumps(process)

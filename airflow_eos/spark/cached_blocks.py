@@ -1,8 +1,8 @@
-"""The places of the blocks of cached DataFrames; a block in another place was computed again.
+"""The locations of cached DataFrame blocks; a block in a new location was computed again.
 
-An executor that does not find a block computes it, keeps it, and reports it to the driver before its task
-goes on. The places therefore show a second evaluation even before the cluster manager has reported the loss
-of an executor, which may take seconds.
+An executor that does not find a block computes it, stores it, and reports it to the driver before its task
+goes on. The locations therefore reveal a second evaluation even before the cluster manager has reported the
+loss of an executor, which may take seconds.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class CachedBlocks:
         self._before = {number: self._places(rdd) for number, rdd in self._kept().items()}
 
     def computed_twice(self, rdds: Collection[int]) -> str | None:
-        """Return a cached block that was computed twice since then, as text; None if there is none.
+        """Describe a cached block that was computed twice since construction; return None without one.
 
         :param rdds: ids of the RDDs that were read; others are ignored.
         """

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 log = logging.getLogger(__name__)
-# The Airflow layer stays at home: executors have no Airflow.
+# Without the Airflow layer: executors have no Airflow.
 _OURS = (
     "__init__.py",
     "closeable.py",
@@ -99,7 +99,7 @@ def _archive(name: str, entries: tuple[str, ...]) -> Path:
     """
     folder = Path(tempfile.mkdtemp(prefix="airflow-eos-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    # The name tells versions apart: Spark refuses another content under a name it knows.
+    # The name identifies the version: Spark refuses different content under a known name.
     path = folder / f"{name}-{sys.implementation.cache_tag}.zip"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
         for entry, file in sorted((*_our_files(entries), *_kafka_files())):

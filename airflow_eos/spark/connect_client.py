@@ -1,4 +1,4 @@
-"""What the jobs of a run change in the client of Spark Connect while they run."""
+"""Changes to the Spark Connect client during the jobs of a run."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def executed_once(client: Any) -> AbstractContextManager[None]:
 
 
 def distinct_errors(client: Any) -> AbstractContextManager[None]:
-    """Keep the client from taking an error that quotes one of the server's own for that error, in this block.
+    """Keep the client from taking a quoted error condition for the server's own, in this block.
 
     It searches the whole text of an error for the conditions of a lost operation, session or connection, and
-    then executes the plan again, for ever. A record or an author's exception may contain them.
+    then executes the plan again, forever. A record or an author's exception may contain them.
     """
     if client.is_closed:
         return nullcontext()
@@ -101,7 +101,7 @@ def _answers(call: Any) -> Iterator[Any]:
 
 
 def _quoted_in(message: str) -> list[str]:
-    """Return the conditions in the text of an error; none where one of them is its own, which begins it."""
+    """Return the conditions that an error quotes; none if the text begins with one, the error's own."""
     quoted = [condition for condition in _SEARCHED if condition in message]
     return [] if message.startswith(tuple(f"[{condition}]" for condition in quoted)) else quoted
 

@@ -71,9 +71,9 @@ log = logging.getLogger(__name__)
 Process = Callable[..., Any]
 
 MAX_SEALS = 3
-"""Seals whose blocks do not fit together before the run is given up."""
+"""Seals with inconsistent blocks before the run fails."""
 STREAMED_FROM = 64 << 20
-"""Bytes of one owner task above which Spark sorts its batches and the task streams them, holding none."""
+"""Bytes of one owner task above which Spark sorts its batches and the task streams them."""
 _CODEC = "spark.sql.execution.arrow.compression.codec"
 _CANCEL_GRACE = 10.0
 
@@ -92,7 +92,7 @@ class SealedBlocks:
 
     @property
     def largest_owner(self) -> int:
-        """Bytes of the owner task that has most to send."""
+        """Bytes of the owner task with the most to send."""
         sizes: Counter[int] = Counter()
         for target in self.manifest.targets:
             sizes[self.blocks.layout.owner(target.topic, target.partition)] += target.size
@@ -101,7 +101,7 @@ class SealedBlocks:
 
 @dataclass(frozen=True, slots=True)
 class SealedFiles:
-    """Data files of a table, written by the counted tasks; the executors hold nothing any more."""
+    """Data files of a table, written by the counted task attempts; no blocks are left on the executors."""
 
     manifest: SealedManifest
     files: tuple[DataFileMade, ...]
@@ -116,7 +116,7 @@ def _files_of(sealed: SealedBlocks) -> SealedFiles:
         raise InconsistentSeal(f"the names of data files cannot be read: {error}") from error
     finally:
         sealed.blocks.free()
-    # As their tasks read: an earlier task has earlier records.
+    # In read order: an earlier task has earlier records.
     files = tuple(file for *_, file in sorted(named, key=lambda entry: entry[:2]))
     counted = (sum(target.batches for target in manifest.targets), manifest.records)
     if (len(files), sum(file.rows for file in files)) != counted:
@@ -130,7 +130,7 @@ class SparkDataPlane:
     :param spark: the author's session; its settings are restored.
     :param spec: the run; its client configuration reaches executors only inside serialised tasks.
     :param process: ``process(df)`` or ``process(df, run)``; see :mod:`airflow_eos.spark.process`.
-    :param cluster_id: of the driver's cluster: tasks refuse brokers of another one.
+    :param cluster_id: id of the driver's Kafka cluster: tasks refuse brokers of another one.
     """
 
     def __init__(
@@ -175,7 +175,7 @@ class SparkDataPlane:
                     return self._seal(plan, environment, set_aside, writer, are_small=are_small)
                 except InconsistentSeal as problem:
                     inconsistent += 1
-                    log.warning("sealed batches do not fit together (try %d): %s", inconsistent, problem)
+                    log.warning("sealed batches are inconsistent (try %d): %s", inconsistent, problem)
                     last = problem
                 except RecordsAreLarge as large:
                     are_small = False
@@ -184,7 +184,7 @@ class SparkDataPlane:
                     # At least one more each time, and max_dead_letters bounds them.
                     set_aside = more.set_aside
                 except BaseException:
-                    # Also a kill or a time-out of the task around us: nothing of ours goes on.
+                    # Also for a kill or a time-out of the Airflow task: no job of ours may go on.
                     cancel_tag(self._spark, self._tag)
                     raise
         raise RunFailed(f"the ranges were sealed {MAX_SEALS} times and never consistently: {last}")
@@ -199,7 +199,7 @@ class SparkDataPlane:
         if not manifest.targets:
             return []
         self._check_cancelled()
-        # Without speculation a second attempt means that the first is lost: there is nothing to wait for.
+        # Without speculation a second attempt means that the first is lost, so it need not wait to be killed.
         wait = 0.0
         watched: AbstractContextManager[None] = nullcontext()
         if speculates(self._spark):
@@ -219,8 +219,7 @@ class SparkDataPlane:
         )
         try:
             with (
-                # The tasks keep the time-out themselves; this is for those that start late, never start or
-                # hang.
+                # Tasks enforce the time-out themselves; this covers those that start late or never, or hang.
                 cancelled_after(self._spark, self._tag, timeout + _CANCEL_GRACE),
                 tagged(self._spark, self._tag, once=True),
                 settings(self._spark, self._codec),
@@ -230,7 +229,7 @@ class SparkDataPlane:
                 answers = sealed.blocks.send(task)
             return read_answers(answers, manifest)
         except BaseException as error:
-            # Whatever still runs must not go on writing.
+            # Tasks that still run must not go on writing.
             cancel_tag(self._spark, self._tag)
             if isinstance(error, Exception):
                 raise send_error(error, self._mark) from error
@@ -291,7 +290,7 @@ class SparkDataPlane:
         blocks: FrameBlocks | OpaqueBlocks,
         evaluation: SingleEvaluation,
     ) -> SealedBlocks:
-        # The author's function may have taken its time, and had no job that could be cancelled.
+        # The author's function may have run for long without a job that could be cancelled.
         self._check_cancelled()
         with (
             progress(self._spark, f"sealing {sum(r.span for r in plan.ranges)} offsets"),
@@ -304,7 +303,7 @@ class SparkDataPlane:
                     sealing.dead_letters.check(counts.dead_letters, counts.failing)
                 read, late = sealing.reads(blocks.source, counts)
             except BaseException:
-                cancel_tag(self._spark, self._tag)  # first: an interrupted call of the JVM goes on
+                cancel_tag(self._spark, self._tag)  # first: an interrupted JVM call goes on running
                 blocks.free()
                 raise
         dead_letters = counts.dead_letters + len(sealing.set_aside.records)
@@ -322,13 +321,13 @@ class SparkDataPlane:
     def _process_errors(self, sealing: Sealing | None = None) -> Iterator[None]:
         """Translate errors of Spark and of the author's code, except an inconsistent seal.
 
-        :param sealing: the seal whose tasks have read: the records on which they failed are searched for.
-        :raises RecordsRaise: with dead letters: those records.
+        :param sealing: the failed seal, whose failing records are searched for; None before its tasks run.
+        :raises RecordsRaise: names the failing records, if there are dead letters.
         """
         try:
             yield
         except (InconsistentSeal, EosError):
-            raise  # of this process: nothing of it comes from Spark
+            raise  # raised in this process, not by Spark
         except Exception as error:
             if sealing is None and is_stopped(self._spark):  # Spark's own errors do not say so
                 self._check_cancelled()
@@ -340,11 +339,11 @@ class SparkDataPlane:
             if inconsistent is not None:
                 raise inconsistent from error
             if is_block_lost(error):
-                # Of the seal, or of a checkpoint that the author's function made: it makes another one.
+                # Blocks of the seal, or of a checkpoint by the author's function, which makes a new one.
                 raise InconsistentSeal(f"blocks are gone with their executor: {root_cause(error)}") from error
             failure = process_error(error, self._mark)
             search = FailureSearch(self._spark, self._tag, self._mark, self._check_cancelled)
-            # Of an error that a task has named, Spark's stack says nothing that the error does not.
+            # If a task has named the error, Spark's stack trace adds nothing to it.
             named_by_task = self._mark.error_in(error) is not None
             if sealing is not None and isinstance(failure, RecordRefused):
                 raise search.of_refusal(sealing, error) from None

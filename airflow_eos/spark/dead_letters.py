@@ -1,8 +1,8 @@
-"""Dead letters: records on which the author's Arrow process raises, sent to a topic of their own.
+"""Dead letters: records on which the author's Arrow process raises, sent to a separate topic.
 
-Halves of a batch are tried until the records are found, and all others are processed; the size of a batch is
-not part of the contract. Dead letters are rows of the output: sealed, counted and committed with it. Every
-record and exception fits one: what its topic would refuse is cut.
+A batch that raises is halved until the failing records are found, and all others are processed; the size of a
+batch is not part of the contract. Dead letters are rows of the output: sealed, counted and committed with it.
+Every record and exception fits into one: parts that its topic would refuse are cut.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SCHEMA = pa.schema(
     ]
 )
 _NOT_THE_RECORDS = (MemoryError, ImportError, KeyboardInterrupt)
-# Nor are this package's errors: a process raises ``ProcessFailed`` to fail the run.
+# This package's errors are not either: a process raises ``ProcessFailed`` to fail the run.
 _GROUP = getattr(builtins, "BaseExceptionGroup", ())  # of Python 3.11
 _SHORT = 100
 CUT = "source.cut"
@@ -98,7 +98,7 @@ class DeadLetters:
 
     :param target: the topic of dead letters, if its settings are known.
     :param fits: returns whether that topic takes a dead letter of this size.
-    :param only_names: keep the places of the records alone; the letters are made later.
+    :param only_names: keep only the places of the records; the letters are made later.
     """
 
     rule: DeadLetterRule
@@ -118,7 +118,7 @@ class DeadLetters:
         """Yield the function's results for a batch, in order; keep the records on which it raises.
 
         :param call: calls the author's function and converts its result to rows.
-        :param failed: makes the error of a run that fails, from an exception that no record caused.
+        :param failed: makes the error that fails the run, from an exception that no record caused.
         :raises ProcessFailed: there are more dead letters than a run may have.
         """
         waiting = [batch]
@@ -142,28 +142,28 @@ class DeadLetters:
                 waiting += [part.slice(middle), part.slice(0, middle)]
 
     def batch(self) -> pa.RecordBatch:
-        """Return the dead letters, of which there are some, as rows in the order of their records."""
+        """Return the dead letters, at least one, as rows in the order of their records."""
         (letters,) = pa.concat_tables(self._letters).combine_chunks().to_batches()
         return letters
 
     def keep(self, record: pa.RecordBatch, cause: str, lacks: Sequence[str] = ()) -> None:
-        """Make a dead letter of a record, as large as its topic takes.
+        """Make a dead letter of a record, as large as its topic accepts.
 
-        :param lacks: parts of the record that the row does not have.
+        :param lacks: parts of the record that are missing in the row.
         :raises ProcessFailed: there are more dead letters than a run may have.
         """
         self.records.append(FailingRecord(*place_of(record), cause))
         self.rule.check(len(self.records), self.records)
         if self.only_names:
             return
-        for letter in self._ever_smaller(record, cause, lacks):
+        for letter in self._shrinking(record, cause, lacks):
             self._letters.append(letter)
             if self.fits(letter):
                 return
             self._letters.pop()
         self._letters.append(letter)  # the sealer raises for a wrong topic
 
-    def _ever_smaller(self, record: pa.RecordBatch, cause: str, lacks: Sequence[str]) -> Iterator[pa.Table]:
+    def _shrinking(self, record: pa.RecordBatch, cause: str, lacks: Sequence[str]) -> Iterator[pa.Table]:
         none = pa.nulls(1, HEADERS_TYPE)
         names = record.schema.names
         value = record.column("value")[0]
@@ -192,7 +192,7 @@ class DeadLetters:
         cut: Sequence[str] = (),
         at_most: int | None = None,
     ) -> pa.Table:
-        """Return a dead letter without the parts ``cut``, with at most so many bytes of value and of key."""
+        """Return a dead letter without the parts ``cut``; key and value have at most ``at_most`` bytes."""
         topic, partition, offset = place_of(record)
         added = [
             ("error", cause),
@@ -206,7 +206,7 @@ class DeadLetters:
             added.append(("source.timestamp", str(moment)))
             timestamp = pa.nulls(1, timestamp.type)
         if self.target is not None and self.target.needs_keys and not key.is_valid:
-            # A key of its own: compaction keeps the last letter of each.
+            # A unique key: compaction keeps only the last letter of each key.
             key = pa.scalar(f"{topic}-{partition}-{offset}".encode())
             added.append(("source.key", "null"))
         if cut:

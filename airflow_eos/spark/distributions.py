@@ -27,7 +27,7 @@ PYSPARK, CLIENT = "pyspark", "pyspark-client"
 
 @dataclass(frozen=True, slots=True)
 class SparkDistributions:
-    """The versions of Spark with its jars, and of the Spark Connect client; None: it is not installed."""
+    """The versions of Spark with its jars, and of the Spark Connect client; None if not installed."""
 
     pyspark: str | None
     client: str | None
@@ -99,10 +99,10 @@ def installed_distributions(path: Sequence[str] | None = None) -> SparkDistribut
 
 
 def check_distributions(path: Sequence[str] | None = None) -> SparkDistributions:
-    """Return the installed versions, which fit together.
+    """Return the installed versions after a check that they match.
 
     :param path: folders to search; None: ``sys.path``.
-    :raises EnvironmentMismatch: the minor versions differ; names both and the command that repairs it.
+    :raises EnvironmentMismatch: the minor versions differ; names both and the repair command.
     """
     installed = installed_distributions(path)
     if not installed.agree:
@@ -116,8 +116,8 @@ def check_distributions(path: Sequence[str] | None = None) -> SparkDistributions
 def import_session_class() -> type[SparkSession]:
     """Return PySpark's ``SparkSession``.
 
-    :raises EnvironmentMismatch: ``pyspark`` and ``pyspark-client`` do not fit together, or the removal of one
-        removed files of the other; names the command that repairs it.
+    :raises EnvironmentMismatch: ``pyspark`` and ``pyspark-client`` do not match, or uninstalling one removed
+        files of the other; names the repair command.
     """
     installed = check_distributions()
     try:

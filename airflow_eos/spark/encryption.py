@@ -1,6 +1,6 @@
 """Encryption of the traffic with Spark: the tasks of a run contain the Kafka credentials.
 
-Spark's RPC and its block manager listen on ports, even with a local master, and answer every client unless
+Spark's RPC and its block manager listen on ports, even with a local master, and accept any client unless
 ``spark.authenticate`` is on.
 """
 
@@ -29,11 +29,11 @@ _LOCAL_DEFAULTS = {
     "spark.network.crypto.enabled": "true",
     "spark.driver.host": LOOPBACK,
     "spark.driver.bindAddress": LOOPBACK,
-    # The UI authenticates nobody, and listens on every address.
+    # The UI has no authentication, and listens on every address.
     "spark.ui.enabled": "false",
 }
 
-# Everybody can read the block manager's folders under the usual umask.
+# With the usual umask every user can read the block manager's folders.
 _ENCRYPTED_FILES = {"spark.io.encryption.enabled": "true"}
 
 _DECIDING = ("spark.master", "spark.authenticate", "spark.network.crypto.enabled", "spark.ssl.rpc.enabled")
@@ -45,8 +45,8 @@ def local_defaults(master: str, *, private_folders: bool = False) -> dict[str, s
     They are defaults: settings of an author or a connection take precedence. Empty for any other master:
     executors must reach their driver, and a cluster has its own secret.
 
-    :param private_folders: whether the session's start keeps other users out of the folders of its blocks,
-        as :class:`airflow_eos.spark_host.local_session.LocalSession` does; else their files are encrypted.
+    :param private_folders: whether only this user can read the block folders of the session, as with
+        :class:`airflow_eos.spark_host.local_session.LocalSession`; otherwise their files are encrypted.
     """
     if not is_local(master):
         return {}
@@ -64,7 +64,7 @@ def server_defaults(master: str) -> dict[str, str]:
 
 
 def settings_in_force(session: SparkSession, requested: Mapping[str, str]) -> dict[str, str]:
-    """Return the session's settings about encryption, also those of ``spark-defaults.conf`` or a server.
+    """Return the session's encryption settings, including those of ``spark-defaults.conf`` or a server.
 
     :param requested: the requested settings; they alone contain the address of a server.
     """
@@ -74,7 +74,7 @@ def settings_in_force(session: SparkSession, requested: Mapping[str, str]) -> di
 
 
 def way_in_clear(spark: Mapping[str, str]) -> str | None:
-    """Return the connection over which others can read tasks; None if there is none.
+    """Return the unencrypted connection over which others can read tasks; None if there is none.
 
     Spark Connect has two connections: to the server, and from there to its executors (if the settings name
     the server's master).

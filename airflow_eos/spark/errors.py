@@ -49,7 +49,7 @@ from airflow_eos.task_signals import class_names
 log = logging.getLogger(__name__)
 
 _MARK = "airflow-eos-error:"
-# A text may have been cut off behind the type, so the closing parts are optional.
+# A text may have been cut off after the type, so the closing parts are optional.
 _CUT = re.compile(r'\{"type": "(\w+)", "message": "((?:[^"\\]|\\.)*)')
 _NOISE = ("An exception was thrown from the Python worker", "[PYTHON_EXCEPTION]", "SQLSTATE")
 _NO_WORKER, _PATH_WAS = "Error from python worker:\n", "\nPYTHONPATH was:"
@@ -60,7 +60,7 @@ _SHORTER_SOCKET = (
     "that only the executors' user can write"
 )
 _GONE_TEXT = "the Spark Connect server died, was started anew or has closed this session"
-# Lines in front of what py4j and gRPC have to say
+# Lines that py4j and gRPC put before the actual message
 _WRAPPING = re.compile(
     r"An error occurred while calling|<_\w+ of RPC that terminated with:$|status = StatusCode\.\w+$"
 )
@@ -70,7 +70,7 @@ _NOT_AUTHORS = ("/pyspark/", "pyspark.zip", "/airflow_eos/", "airflow_eos-", "/p
 _LINE_LIMIT = 600
 
 
-# Exceptions of an author's code when its text is requested; not those that end a task from outside.
+# What an author's ``__str__`` may raise; not the exceptions that end a task from outside.
 _AUTHORS = (Exception, SystemExit, GeneratorExit)
 
 
@@ -137,7 +137,7 @@ class ErrorMark:
         """Return the error of this package in Spark's exception; None if there is none."""
         try:
             return self.find(str(error))
-        except _AUTHORS:  # an author's exception, whose text cannot be read
+        except _AUTHORS:  # an author's exception whose text cannot be read
             return None
 
     def find(self, text: str) -> EosError | None:
@@ -158,7 +158,7 @@ class ErrorMark:
 def root_cause(error: BaseException) -> str:
     """Return the cause in one line: the Python exception of the task, or Spark's own message.
 
-    Every exception has one that can be encoded, for any class, text and arguments.
+    Works for every exception, whatever its class, text and arguments; the result can always be encoded.
     """
     try:
         line = _described(error)
@@ -227,7 +227,7 @@ def process_failed(error: BaseException, place: str = "", way: str = "") -> Proc
     """Return the error of the author's function.
 
     :param place: `` at ...``, if known.
-    :param way: how to go on without correcting the function.
+    :param way: how to continue without correcting the function.
     """
     sent = python_class(error)
     raised = class_names(error) if sent is None else (sent,)

@@ -1,9 +1,9 @@
 """Finds the records on which a DataFrame process raises: one to name, or all of them.
 
-Spark names the failed task, not its offsets; they are unknown behind a shuffle or a Python function in a
-worker of its own. The function is therefore tried again on halves of the ranges until one record is left, or
-the time is over. Nothing is written: the result goes to Spark's ``noop`` sink. Only records that raise alone
-are named.
+Spark names the failed task, not its offsets, which are unknown after a shuffle or in a Python function with
+its own worker. The function is therefore tried again on halves of the ranges until one record is left, or
+the time is up. Nothing is written: the result goes to Spark's ``noop`` sink. Only records that raise on their
+own are named.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 SEARCH_SECONDS = 60.0
-"""As long as the search may go on; a try that has begun is cancelled then."""
+"""Time limit of the search; a try that is running then is cancelled."""
 
 Raises = Callable[[Sequence["OffsetRange"]], bool]
-"""Tells whether the process raises on the records of these ranges, and of no others."""
+"""Returns whether the process raises on the records of these ranges alone."""
 Failure = Callable[[Sequence["OffsetRange"]], "str | None"]
 """Returns the error of the process on the records of these ranges alone; None without an error."""
 
@@ -140,7 +140,7 @@ class _Tries(Generic[T]):
 
 
 def halves(ranges: Sequence[OffsetRange]) -> tuple[Sequence[OffsetRange], Sequence[OffsetRange]]:
-    """Return two parts with about as many offsets each, in the order of the ranges."""
+    """Return two parts with about the same number of offsets, in the order of the ranges."""
     left = sum(offsets.span for offsets in ranges) // 2
     first: list[OffsetRange] = []
     second: list[OffsetRange] = []

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 _MORE = 0.1
-"""Seconds until a try that is cancelled has surely ended too late to count."""
+"""Seconds added to the time limit of cancellation: a cancelled try then certainly ends too late to count."""
 _ROWS = 1024
 
 
@@ -40,7 +40,7 @@ def _unchanged(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 class FailureSearch:
     """Tries failed seals of one session again, part by part; writes nothing.
 
-    :param tag: of the jobs, which are cancelled when the time is over.
+    :param tag: tag of the jobs, which are cancelled when the time is up.
     :param mark: marks the errors that tasks have named.
     :param check_cancelled: raises :class:`RunFailed` if the run was cancelled.
     """
@@ -51,9 +51,9 @@ class FailureSearch:
     check_cancelled: Callable[[], None]
 
     def refuse_broken_spark(self, error: Exception) -> None:
-        """Look whether Spark fails without the author's function, if no Python worker has sent the error.
+        """Check whether Spark fails even without the author's function, if no Python worker sent the error.
 
-        :raises RunFailed: it does, whatever the records are: by its settings, or a folder that is gone.
+        :raises RunFailed: it does, for any records: because of a setting, or a missing folder.
         """
         if not is_of_jvm(error):
             return
@@ -61,7 +61,7 @@ class FailureSearch:
         end = time.monotonic() + SEARCH_SECONDS
         try:
             with cancelled_after(self.spark, self.tag, SEARCH_SECONDS + _MORE):
-                # As a seal does: on all cores, through Python workers, and a shuffle.
+                # Like a seal: on all cores, through Python workers and a shuffle.
                 throw_away(self.spark.range(_ROWS).mapInArrow(_unchanged, "id long").repartition(2))
         except Exception as again:  # noqa: BLE001 - of whatever is broken
             self.check_cancelled()
@@ -76,7 +76,7 @@ class FailureSearch:
             ) from None
 
     def of_refusal(self, sealing: Sealing, error: Exception) -> EosError:
-        """Return the error of a refused record, with the place where it was read, if that is known."""
+        """Return the error of a refused record, with its topic, partition and offset if known."""
         smallest, place, way = self.smallest_failure(sealing, error)
         failure = process_error(smallest, self.mark)
         if not place:
@@ -116,9 +116,9 @@ class FailureSearch:
         return set_aside.and_more(search, time.monotonic() - started, rule, root_cause(error))
 
     def smallest_failure(self, sealing: Sealing, error: Exception) -> tuple[Exception, str, str]:
-        """Return the error on the fewest records that raise one of its kind, and their place, for messages.
+        """Return the error of the fewest records that raise the same kind of error, and texts of their place.
 
-        :param error: of the seal; returned, with no place, if no records are known.
+        :param error: error of the seal; returned without a place if no records are known.
         """
         kind = self._kind(error)
         failures = [error]
@@ -148,5 +148,5 @@ class FailureSearch:
         return failures[-1] if part.ranges else error, *named(part)
 
     def _kind(self, error: Exception) -> tuple[type[EosError], bool]:
-        """Return an error's class, and whether a task has named it; else the author's function raised."""
+        """Return an error's class, and whether a task has named it; if not, the author's function raised."""
         return type(process_error(error, self.mark)), self.mark.error_in(error) is not None

@@ -1,7 +1,7 @@
-"""Gives up a stage of which a first attempt is lost, where Spark speculates.
+"""Cancels a send stage that lost the first attempt of a task, in sessions with speculation.
 
 Copies of a task that is only slow must not fail: Spark counts the failures of all attempts, and would give up
-the task that still writes. They wait to be killed, and so cannot tell that a first attempt is lost.
+the task that still writes. They wait to be killed, and so cannot report that a first attempt is lost.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _POLL = 0.5
 _GRACE = 5.0
-"""Seconds after a failure in which Spark may end the job by itself, and say why."""
+"""Seconds after a failure for Spark to end the job by itself, with its own reason."""
 
 
 @contextmanager

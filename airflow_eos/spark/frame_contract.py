@@ -4,7 +4,7 @@
 column      type                                         when missing or null
 ==========  ===========================================  ==================================================
 value       string or binary                             required; null is a tombstone
-key         string or binary                             no key: records are spread
+key         string or binary                             no key: spread over the partitions
 topic       string                                       the sink topic; an error when there is none
 partition   int (or another integer)                     chosen by the key as Java's producer does
 headers     array<struct<key:string,value:binary>>       none
@@ -39,7 +39,7 @@ def check_frame(df: Any, spark: SparkSession) -> None:
 
     :raises ProcessFailed: names what to return.
     """
-    if not hasattr(df, "mapInArrow"):
+    if not hasattr(type(df), "mapInArrow"):  # a Column has every attribute
         raise ProcessFailed(_no_frame(df))
     if df.isStreaming:
         raise ProcessFailed(
@@ -72,7 +72,7 @@ def table_frame(df: Any, check: Callable[[Any], None]) -> DataFrame:
     import pyarrow as pa
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    # Spark 4.2 asks for the time zone that older versions add by themselves; any one will do.
+    # Spark 4.2 requires the time zone that older versions add by themselves; any one will do.
     arguments = {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
     check(pa.schema([_arrow_field(column, arguments) for column in df.schema]))
     return df
@@ -92,11 +92,11 @@ def _arrow_field(column: StructField, arguments: Mapping[str, str]) -> pa.Field:
 
 
 def addressed(df: DataFrame) -> tuple[DataFrame, tuple[str, ...]]:
-    """Return a DataFrame whose columns ``mapInArrow`` finds by their names, and the names they had.
+    """Return a DataFrame whose columns ``mapInArrow`` can resolve by name, and the original names.
 
-    It looks for a name with a dot in a struct, and for one among others of the same letters.
+    A name with a dot would be resolved as a struct field, and names that differ only in case are ambiguous.
 
-    :returns: without names where the columns have kept them.
+    :returns: no names if the columns have kept theirs.
     """
     names = df.columns
     is_plain = len({name.lower() for name in names}) == len(names)
@@ -147,7 +147,7 @@ def _checked(df: DataFrame, sink_topic: str | None) -> set[str]:
 def check_names(names: Collection[str], returned: Iterable[str], sink_topic: str | None) -> None:
     """Check that no column of a sink is missing.
 
-    :param names: of the sink's columns among those that were returned.
+    :param names: the sink's columns among those that were returned.
     :raises ProcessFailed: names column and next step.
     """
     if "value" not in names:
@@ -166,13 +166,13 @@ def _converted(name: str, sink_topic: str | None, source_topics: Sequence[str]) 
     column = F.col(name)
     if name == "topic" and sink_topic is not None:
         others = [t for t in source_topics if t != sink_topic]
-        column = column.cast(ROW_TYPES[name])  # of no collation: Kafka tells topics apart by case
+        column = column.cast(ROW_TYPES[name])  # without a collation: topic names are case-sensitive
         unrouted = column.isNull() | column.isin(others) if others else column.isNull()
         return F.when(unrouted, F.lit(sink_topic)).otherwise(column).alias(name)
     if name == "timestamp":
         from pyspark.sql.types import TimestampType
 
-        # Milliseconds, so that no session time zone is asked of an instant.
+        # Milliseconds, so that the instant does not depend on the session time zone.
         return F.unix_millis(column.cast(TimestampType())).alias(name)
     return column.cast(ROW_TYPES[name]).alias(name)
 
@@ -212,7 +212,7 @@ ROW_TYPES = {
     "headers": _HEADERS,
     "timestamp": "bigint",
 }
-"""Columns of rows that are sealed, as :func:`sink_columns` returns them."""
+"""Types of the columns of rows to seal, as :func:`sink_columns` returns them."""
 _WANTED = {
     "value": "make it string or binary, for example by .cast",
     "key": "make it string or binary, for example by .cast",

@@ -27,8 +27,8 @@ class LazyDataPlane:
 
     :param spark: a session, or a function that makes one for a plan.
     :param check: raises if the run should end.
-    :ivar cluster_id: of the driver's cluster; tasks refuse brokers of another one, to which a server's name
-        may lead on their host.
+    :ivar cluster_id: id of the driver's Kafka cluster; tasks refuse brokers of another one, to which the same
+        host name may resolve on an executor.
     """
 
     spark: SparkSession | Callable[[RunPlan], SparkSession]
@@ -52,7 +52,7 @@ class LazyDataPlane:
                     "behind the stop(), or give a function that builds it"
                 )
             self._plane = SparkDataPlane(session, self.spec, self.process, self.cluster_id)
-        # Last: a kill that came while the session was made had nothing to cancel.
+        # Last: a kill while the session was being created had nothing to cancel.
         self.check()
         return self._plane
 
@@ -69,7 +69,7 @@ class LazyDataPlane:
             raise
 
     def seal_letters(self, due: DueLetters) -> Any:
-        """Make dead letters of records that were processed before; Spark is not needed for them."""
+        """Make dead letters of records that were processed before, without Spark."""
         from airflow_eos.spark.letter_batches import seal_letters
 
         self.check()

@@ -1,8 +1,8 @@
 """Dead letters of a run whose sink is a table: made and sent by the driver, in the transaction of the run.
 
-That transaction comes after the table's commit, and the executors that processed the records may be gone by
-then. So the INTENT names the records, and the attempt that commits the run reads them again and makes the
-letters: the run itself, or the attempt that finds its rows in the table.
+That transaction comes after the table's commit, when the executors that processed the records may be gone.
+So the INTENT names the records, and the attempt that commits the run reads them again and makes the letters:
+the attempt that wrote the rows, or a later one that finds them in the table.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from airflow_eos.wire.offsets import list_offsets
 from airflow_eos.wire.produce import send_partitions
 
 LOST = "record"
-"""What a dead letter says that it lacks (:data:`~airflow_eos.spark.dead_letters.CUT`): all of its record."""
+"""Value of the header :data:`~airflow_eos.spark.dead_letters.CUT` if the whole record is missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +48,10 @@ class LetterBatches:
 def seal_letters(config: ClientConfig, compression: str, due: DueLetters) -> LetterBatches:
     """Read records again and make dead letters of them.
 
-    Of a record that its topic no longer has, the letter has place and error alone.
+    The letter of a record that is no longer in its topic has only place and error.
 
-    :raises UnknownTopic: the topic of dead letters is gone, or a source topic.
-    :raises EosError: the records cannot be read now; a retry reads them.
+    :raises UnknownTopic: the dead letter topic or a source topic no longer exists.
+    :raises EosError: the records cannot be read now; a retry may succeed.
     """
     with BrokerConnections(config) as connections:
         target = describe_targets(connections, [due.topic])[due.topic]
@@ -88,7 +88,7 @@ def seal_letters(config: ClientConfig, compression: str, due: DueLetters) -> Let
 def send_letters(
     spec: RunSpec, letters: LetterBatches, identity: ProducerIdentity, timeout: float
 ) -> Sequence[PartitionReceipt]:
-    """Write them under a producer's identity; errors and receipts as of ``send_partitions``."""
+    """Write dead letters under a producer's identity; errors and receipts as of ``send_partitions``."""
     with BrokerConnections(ClientConfig.of(spec.kafka)) as connections:
         return send_partitions(
             connections,

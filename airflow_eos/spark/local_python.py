@@ -1,8 +1,8 @@
 """The Python interpreter of a local session's tasks: usually the driver's own.
 
 A local session starts its workers by the name of an interpreter, in its own folder and environment. A
-subprocess tells, without importing them, whether that interpreter finds the driver's modules: in 0.1 s, where
-the first job of a session takes ten times as long.
+subprocess checks, without importing them, whether that interpreter finds the driver's modules. This takes
+0.1 s; the first job of a session takes ten times as long.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 MODULES = ("airflow_eos", "kafka", "pyarrow", "numpy", "google_crc32c", "lz4")
 _TIMEOUT = 10.0
 _LOCAL = re.compile(r"local(\[.*\])?")
-# Of the same modules, imported or not, a process like a worker finds these files.
+# Prints the file of each module, which the driver compares with its own, imported or not.
 _QUESTION = """
 import importlib.util, json, sys
 specs = {name: importlib.util.find_spec(name) for name in sys.argv[1:]}
@@ -40,12 +40,12 @@ _lock = Lock()
 
 
 def is_local(master: str) -> bool:
-    """Return whether driver and executor of a Spark master's address are one process."""
+    """Return whether a Spark master's address means driver and executor in one process."""
     return _LOCAL.fullmatch(master) is not None
 
 
 def ask(python: str, path: str) -> Future[bool]:
-    """Ask, in the background and once, whether an interpreter finds the modules that this process has.
+    """Check, in the background and once, whether an interpreter finds the modules that this process has.
 
     :param python: as Spark starts it: a path, or a name on ``PATH``.
     :param path: its ``PYTHONPATH``.

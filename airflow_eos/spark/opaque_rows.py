@@ -1,10 +1,10 @@
-"""Sealed rows as bytes, for the way without a DataFrame.
+"""Sealed rows as bytes, for seals without a DataFrame.
 
 An element is a head and the batch, if the row has one. The byte order of heads is the order of batches in the
 log: topic, partition, seal task, number.
 
 =======================  =====================================================================
-topic                    UTF-8, then a zero byte, which no topic name holds; a trailer's is empty
+topic                    UTF-8, then a zero byte, which no topic name has; empty in a trailer
 partition, seal task     32 bits each, big endian
 seq                      32 bits
 attempt, records         64 bits each
@@ -29,7 +29,7 @@ ROWS = 64
 
 
 class Head(NamedTuple):
-    """The columns of a row but for its batch, in the order of :mod:`airflow_eos.spark.sealed_rows`."""
+    """The columns of a row except its batch, in the order of :mod:`airflow_eos.spark.sealed_rows`."""
 
     topic: str | None
     partition: int
@@ -68,7 +68,7 @@ def unpacked(elements: Iterable[bytes], rows: int = ROWS) -> Iterator[pa.RecordB
     waiting: list[tuple[Any, ...]] = []
     for element in elements:
         columns, start = head(element)
-        # A copy: of a memoryview that becomes an array, PyArrow (26) never lets go.
+        # A copy: PyArrow (26) never releases a memoryview from which it made an array.
         batch = None if columns.size is None else element[start:]
         waiting.append((*columns[:-1], batch))
         if len(waiting) == rows:

@@ -1,7 +1,7 @@
 """Assigns work to tasks: slices of the ranges, and one owner task for every target partition.
 
 Broker state is per (producer id, partition), so several writers can share one producer identity if each
-partition has one owner. The driver makes the layout once, and it travels with the seal tasks; topics that
+partition has one owner. The driver computes the layout once and pickles it with the seal tasks; topics that
 only rows name are placed by a hash.
 """
 
@@ -42,10 +42,10 @@ class OwnerLayout:
 
 
 def plan_owners(leaders: Mapping[str, Mapping[int, int]], slots: int, undeclared: int = 0) -> OwnerLayout:
-    """Spread the declared partitions over at most ``2 * slots`` tasks, so that a task has few leaders.
+    """Spread the declared partitions over at most ``2 * slots`` tasks, so that each task has few leaders.
 
-    :param leaders: leader's node id per partition and topic.
-    :param undeclared: tasks at least, within the limit, for topics that only rows name; 0: they name none.
+    :param leaders: leader's node id by topic and partition.
+    :param undeclared: minimum number of tasks, within the limit, for topics that only rows name; 0 for none.
     """
     limit = max(1, TASKS_PER_SLOT * slots)
     ordered = sorted(
@@ -82,7 +82,7 @@ def route_by_hash(df: DataFrame, tasks: int) -> DataFrame:
 
 
 def hash_keys(tasks: int) -> list[int]:
-    """Return per partition number an int that Spark's hash partitioning sends there."""
+    """Return for each partition an int that Spark's hash partitioning maps to it."""
     keys: dict[int, int] = {}
     candidate = 0
     while len(keys) < tasks:
@@ -109,9 +109,9 @@ def _rotated(value: int, bits: int) -> int:
 MIN_SPAN = 20_000
 """Offsets below which a slice is not worth a task of its own."""
 SLICE_COST = 1_000
-"""Fixed cost of a slice (a place in a request, a call of the process), in offsets."""
+"""Fixed cost of a slice (an entry in a request, a call of the process), in offsets."""
 PACKED_WEIGHT = 200_000
-"""Offsets, slices' own cost included, of a task that several slices share."""
+"""Offsets, including the cost of the slices, per task that several slices share."""
 
 
 def plan_slices(ranges: Iterable[OffsetRange], slots: int, min_span: int = MIN_SPAN) -> list[OffsetRange]:
@@ -134,7 +134,7 @@ def plan_slices(ranges: Iterable[OffsetRange], slots: int, min_span: int = MIN_S
 def pack_slices(slices: Sequence[OffsetRange], slots: int) -> tuple[tuple[OffsetRange, ...], ...]:
     """Give each seal task neighbouring slices of about the same total weight, in the order of the slices.
 
-    Adjacent slices of one partition are joined. Slices that are not more than the tasks stay alone.
+    Adjacent slices of one partition are joined. With no more slices than tasks, each slice has its own.
     """
     weights = [offsets.span + SLICE_COST for offsets in slices]
     total = sum(weights)
@@ -142,7 +142,7 @@ def pack_slices(slices: Sequence[OffsetRange], slots: int) -> tuple[tuple[Offset
     if len(slices) <= tasks:
         return tuple((offsets,) for offsets in slices)
     packed: dict[int, list[OffsetRange]] = {}
-    while len(packed) < slots:  # again where a few large slices take the room of several tasks
+    while len(packed) < slots:  # again if a few large slices take the place of several tasks
         packed = {}
         before = 0
         for offsets, weight in zip(slices, weights, strict=True):

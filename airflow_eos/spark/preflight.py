@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 Reports = list[dict[str, str]]
 
-# spark.range has as many partitions as there are cores, whatever kind the session is: a task per core.
+# spark.range has a partition per core in every kind of session, so each core runs a task.
 _ROWS = 1 << 16
 _FIX = (
     "Install the driver's Python minor version, pyarrow, numpy and google-crc32c there, or ship an "
@@ -85,7 +85,7 @@ class Environment:
 def check_environment(spark: SparkSession, compression: str = "zstd") -> Environment:
     """Compare every executor's versions with the driver's; once per session.
 
-    :param compression: codec of the run; lz4 needs a package of its own. A read task that meets lz4 records
+    :param compression: codec of the run; lz4 needs a separate package. A read task that meets lz4 records
         without it names the missing package.
     :raises EnvironmentMismatch: names host, difference and fix.
     """
@@ -143,7 +143,7 @@ def _local_reports(spark: SparkSession, on_driver: Mapping[str, str]) -> Reports
 def _ask(spark: SparkSession) -> Reports:
     task = functools.partial(probe.report, modules=our_modules())
     try:
-        # A cluster without free cores, or a server whose log is elsewhere, says nothing meanwhile.
+        # A cluster without free cores, or a server with its log elsewhere, is silent meanwhile.
         with module_by_value(probe), progress(spark, "asking the executors for their versions"):
             rows = spark.range(_ROWS).mapInArrow(task, "report string").collect()
     except Exception as error:
@@ -154,7 +154,7 @@ def _ask(spark: SparkSession) -> Reports:
 def _fix(spark: SparkSession) -> str:
     python = local_python(spark)
     interpreter = python and (shutil.which(python) or python)
-    # Not resolved: the Python of a virtual environment is a link to one that lacks its packages.
+    # Not resolved: the Python of a virtual environment is a link to an interpreter without its packages.
     if not interpreter or interpreter == sys.executable:
         return _FIX
     return (

@@ -42,7 +42,7 @@ def versions(modules: Sequence[str]) -> dict[str, str]:
         try:
             versions_here[module] = metadata.version(distribution)
         except metadata.PackageNotFoundError:
-            # Shipped in an archive, or copied: the module may say it itself.
+            # Shipped in an archive, or copied: the module may have the version itself.
             versions_here[module] = str(getattr(import_module(module), "__version__", "unknown"))
     return versions_here
 
@@ -61,7 +61,7 @@ def code_digest(modules: Sequence[str]) -> str:
     digest = hashlib.sha256()
     try:
         for name in sorted(modules):
-            # No pathlib: this may be a place inside an archive.
+            # No pathlib: this may be a path inside an archive.
             digest.update(read(os.path.join(folders[0], *name.split("/"))))  # noqa: PTH118
     except OSError:
         return f"lacks {name}"
@@ -69,7 +69,7 @@ def code_digest(modules: Sequence[str]) -> str:
 
 
 def report(batches: Iterable[pa.RecordBatch], modules: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Return this process's versions; runs in a task."""
+    """Yield a row with this process's versions as JSON; runs in a task."""
     import json
     import os
     import socket

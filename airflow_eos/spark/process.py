@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RunContext:
-    """The run as the author's function sees it, without client configuration and identity.
+    """The run from the author's perspective, without client configuration and producer identity.
 
     :param ranges: offset ranges that the DataFrame reads.
     :param interval: the data interval, for interval and partition runs.
@@ -101,7 +101,7 @@ def arrow_process(function: Function) -> Function:
     several processes: it must not remember anything that changes its results, since a batch's size is not
     part of the contract.
 
-    :raises ConfigurationError: it is not a function that can carry the declaration.
+    :raises ConfigurationError: the function does not accept attributes.
     """
     try:
         setattr(function, _MARK, True)

@@ -1,8 +1,8 @@
 """Counts records per source partition, and late ones, while they are read.
 
-``-1`` means unknown. The counts gate no commit, but for one that replaces the rows of an earlier run. On a
-classic session each read task reports by an accumulator. Spark Connect has no accumulators: there Spark
-observes every row, which takes about half a microsecond of CPU for each.
+``-1`` means unknown. Commits do not depend on the counts, except those that replace the rows of an earlier
+run. On a classic session each read task reports through an accumulator. Spark Connect has no accumulators:
+there Spark observes every row, which takes about half a microsecond of CPU per row.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from airflow_eos.model.ranges import OffsetRange
 
 MAX_OBSERVED_PARTITIONS = 64
-"""More partitions are not observed one by one: each costs a comparison per record."""
+"""With more partitions, none is counted on its own: each costs a comparison per record."""
 
 Counts = tuple[Mapping[TopicPartition, int], int]
 """Records read per source partition, and late records."""
@@ -43,7 +43,7 @@ class SliceCount:
     """
 
     def __init__(self, late_before: dt.datetime | None) -> None:
-        # Microseconds, as the column has them.
+        # Microseconds, like the column.
         self._late_before = None if late_before is None else timestamp_of(late_before) * 1000
         self.records = 0
         self.late = 0
@@ -83,7 +83,7 @@ def sums(
 
 @dataclass(eq=False)
 class TalliedReads:
-    """Counts by reports of the read tasks: repeated slices count once, incomplete ones not at all.
+    """Counts from reports of the read tasks: repeated slices count once, incomplete ones not at all.
 
     :ivar tally: the accumulator of the read tasks.
     """
@@ -97,7 +97,7 @@ class TalliedReads:
         """Return the source DataFrame, counted while it is read: unchanged, its tasks count."""
         return df
 
-    def read(self, df: DataFrame) -> Counts:  # noqa: ARG002 - the tasks have told
+    def read(self, df: DataFrame) -> Counts:  # noqa: ARG002 - the tasks have reported
         """Return the counts, after the action that materialised ``df``; empty ranges count 0.
 
         A partition with a missing report has no count.
@@ -125,9 +125,9 @@ class _PerSlice:
 
 @dataclass(eq=False)
 class ObservedReads:
-    """Counts by Spark's observation: a repeated stage counts twice, and unread rows not at all.
+    """Counts from Spark's observation: a repeated stage counts twice, and unread rows not at all.
 
-    More records than a partition's ranges have offsets are not known.
+    A count that exceeds the number of offsets in a partition's ranges becomes unknown.
     """
 
     ranges: Sequence[OffsetRange]

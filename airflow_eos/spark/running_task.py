@@ -1,4 +1,4 @@
-"""The task that runs here: its context, and less memory and time between it and the next.
+"""The context of the running Spark task, and a cleanup that saves memory and time between tasks.
 
 PySpark collects garbage after every task, which with NumPy, pandas and PyArrow loaded traverses 100,000
 objects of imports: 45 ms of CPU. And Arrow's allocator keeps the memory that a task has freed.
@@ -27,7 +27,7 @@ def running_task() -> TaskContext:
 
 
 def job_property(name: str) -> str | None:
-    """Return a property of the task's job; None without it, and outside of tasks."""
+    """Return a local property of the task's job; None if it is not set, and outside of tasks."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -35,9 +35,9 @@ def job_property(name: str) -> str | None:
 
 
 def tidy() -> None:
-    """Return Arrow's memory, and hide imported objects from the collector; at the end of a task.
+    """Release Arrow's memory, and hide imported objects from the garbage collector; at the end of a task.
 
-    The latter once per process: objects that are frozen while they are part of a cycle are never freed.
+    The latter only once per process: objects that are frozen as part of a cycle are never freed.
     """
     global _frozen  # noqa: PLW0603 - it is the process that is tidied
     pa.default_memory_pool().release_unused()

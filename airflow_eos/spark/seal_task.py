@@ -1,7 +1,7 @@
 """The seal task: turns rows of the transformed DataFrame into sealed record batches with an owner.
 
 It writes nothing to Kafka, so Spark may repeat it. It gathers rows until they fill batches well, seals them,
-and yields them: memory is one flush.
+and yields them; it holds one flush in memory.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_eos.exceptions import EosError, ProcessFailed, RecordTooLarge
+from airflow_eos.exceptions import EosError, ProcessFailed, RecordRefused, RecordTooLarge
 from airflow_eos.model.ranges import OffsetRange
+from airflow_eos.model.versioned import is_topic_name
 from airflow_eos.recordbatch.compression import Compressor
 from airflow_eos.recordbatch.partitioner import NULL_KEY_RUN, partitions_for
 from airflow_eos.recordbatch.sealer import seal
@@ -43,7 +44,7 @@ from airflow_eos.spark.targets import TargetTopic, describe_targets
 from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.connection import BrokerConnections
 
-# Per target partition, so that batches of many targets are still worth their header and compress well.
+# Per target partition, so that batches of many targets are large enough for their header and compress well.
 _FLUSH_PER_TARGET = 256 << 10
 _FLUSH_LEAST = 4 << 20
 _FLUSH_MOST = 64 << 20
@@ -95,7 +96,7 @@ class SealTask:
         return sink_rows(result, run.sink_topic, run.source_topics)
 
     def letters(self, rule: DeadLetterRule) -> DeadLetters:
-        """Return what makes dead letters of records, as their topic takes them."""
+        """Return the dead letters of one task, which are cut to the limits of their topic."""
         target = self.targets.get(rule.topic)
         return DeadLetters(rule, target, lambda letter: self.fits(letter, target))
 
@@ -136,7 +137,7 @@ class _Sealer:
         self._connections: BrokerConnections | None = None
         self._batches: dict[tuple[str, int], int] = {}
         self._records: dict[tuple[str, int], int] = {}
-        # Neighbouring tasks begin to spread null keys at neighbouring partitions.
+        # Consecutive tasks start to spread null keys at consecutive partitions.
         self._null_keys: dict[str, int] = {}
 
     def close(self) -> None:
@@ -160,7 +161,7 @@ class _Sealer:
             return
         topics = table.column("topic")
         if topics.null_count:
-            raise ProcessFailed(
+            raise RecordRefused(
                 f"process returned {topics.null_count} rows whose 'topic' is null and there is no sink "
                 "topic; fill the column, or set sink_topic"
             )
@@ -205,6 +206,8 @@ class _Sealer:
 
     def _target(self, topic: str) -> TargetTopic:
         if topic not in self._targets:
+            if not is_topic_name(topic):
+                raise RecordRefused(f"process returned the 'topic' {topic[:60]!r}: Kafka allows no such name")
             if self._connections is None:
                 self._connections = BrokerConnections(self._task.config)
             self._targets.update(describe_targets(self._connections, [topic]))
@@ -251,7 +254,7 @@ class ArrowSealTask:
             for number_read, count in counts
         ]
         if dead is not None and dead.records:
-            # Letters that are made later need all places, a message only the first one.
+            # Letters that are made later need all places, an error message only the first one.
             reported = dead.records if dead.only_names else dead.records[:1]
             places = json.dumps([record.to_list() for record in reported]).encode()
             rows.append((0, None, DEAD_TRAILER_PARTITION, 0, len(dead.records), places))
@@ -260,7 +263,7 @@ class ArrowSealTask:
     def _transformed(
         self, number: int, counts: list[tuple[int, SliceCount]], dead: DeadLetters | None
     ) -> Iterator[pa.RecordBatch]:
-        """Yield rows for the sink; ``counts`` gets number and count of each slice at its end."""
+        """Yield rows for the sink; append number and count of each completed slice to ``counts``."""
         interval = self.run.interval
         first = sum(map(len, self.tasks[:number]))
         for place, records in read_slices(self.seal.config, self.tasks[number]):

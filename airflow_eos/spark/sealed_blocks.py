@@ -1,8 +1,8 @@
 """The manifest of materialised blocks.
 
 One narrow job reads a few numbers per block, without the batches' bytes and without Python workers. The
-driver refuses blocks if a seal task has rows of two attempts, a target is in two owner tasks, or the counts
-of a trailer are not met; the ranges are then sealed again.
+driver refuses blocks if a seal task has rows of two attempts, a target is in two owner tasks, or the rows do
+not match the counts of a trailer; the ranges are then sealed again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class BlockCounts:
     :param reads: (records read, late ones) per slice, if seal tasks read by themselves.
     :param attempts: Spark's unique number of the attempt that made the rows, per seal task.
     :param dead_letters: records on which the process raised.
-    :param failing: the dead letters' records that are named, in the order of their tasks.
+    :param failing: the records that the dead letters' trailers name, in the order of their tasks.
     """
 
     targets: tuple[SealedTarget, ...]
@@ -87,7 +87,7 @@ class _Sealed:
 
     @property
     def complete(self) -> bool:
-        # Numbers 0..n-1, each once, have one sum only.
+        # The sum of 0..n-1 detects a repeated or missing number.
         whole = self.seqs == self.batches * (self.batches - 1) // 2
         return whole and self.announced == (self.batches, self.records)
 

@@ -6,10 +6,10 @@ row                       batch           seq, records
 a sealed batch            its bytes       number of the batch, from 0, per target and seal task
 trailer of a target       null            number of batches and records this task sealed for it
 trailer of the seal task  null, no topic  number of targets and records of the task; goes to owner 0
-trailer of a slice        null, no topic  late records, and records read; where the seal task itself reads
-trailer of dead letters   JSON, no topic  0, and records on which the process raised; where there are any.
+trailer of a slice        null, no topic  late records, and records read; if the seal task itself reads
+trailer of dead letters   JSON, no topic  0, and records on which the process raised, if there are any.
                                           The JSON lists place and error of the first one; of all of them
-                                          where the sink is a table
+                                          if the sink is a table
 ========================  ==============  =========================================================
 
 Every row has the number of its seal task (``seal_partition``) and Spark's unique id of its attempt. A task
@@ -40,11 +40,11 @@ SCHEMA = pa.schema(
     ]
 )
 TASK_TRAILER_PARTITION = -1
-"""Stands for the partition in the trailer of a seal task."""
+"""Partition number in the trailer of a seal task."""
 DEAD_TRAILER_PARTITION = -2
-"""Stands for the partition in the trailer of a seal task's dead letters."""
+"""Partition number in the trailer of a seal task's dead letters."""
 READ_TRAILER_PARTITION = -3
-"""Stands for the partition in the trailer of slice 0 that was read to its end; that of slice n is n below."""
+"""Partition number in the trailer of slice 0; slice n has this number minus n."""
 
 
 Row = tuple[int, "str | None", int, int, int, "bytes | None"]
@@ -52,7 +52,7 @@ Row = tuple[int, "str | None", int, int, int, "bytes | None"]
 
 
 def sealed_rows(seal_partition: int, attempt_id: int, rows: Sequence[Row]) -> pa.RecordBatch:
-    """Return rows of one attempt of a seal task, of which there are some, as one batch of :data:`SCHEMA`."""
+    """Return the rows, at least one, of one attempt of a seal task as one batch of :data:`SCHEMA`."""
     owner, topic, partition, seq, records, batch = zip(*rows, strict=True)
     task = [[seal_partition] * len(rows), [attempt_id] * len(rows)]
     columns = (owner, topic, partition, *task, seq, records, batch)

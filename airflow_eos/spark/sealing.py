@@ -1,4 +1,4 @@
-"""The two ways from offset ranges to sealed rows: through a DataFrame, or in Arrow alone.
+"""Seals offset ranges in two ways: through a DataFrame, or in Arrow alone.
 
 In both, earlier tasks read earlier slices, so order and manifest are the same.
 """
@@ -43,11 +43,11 @@ if TYPE_CHECKING:
 
 
 LARGE_RUN = 100_000
-"""Offsets from which a look at the plan costs less than it saves."""
+"""Number of offsets from which an analysis of the plan saves more than it costs."""
 
 
 def _trial(task: SealTask | TableSealTask, writes: bool) -> SealTask | TableSealTask:
-    """Return what seals rows that are discarded: in a table's storage nothing is left of them."""
+    """Return a seal task whose rows are discarded, without data files or staged rows unless ``writes``."""
     return replace(task, writes=writes) if isinstance(task, TableSealTask) else task
 
 
@@ -60,11 +60,11 @@ def throw_away(rows: DataFrame) -> None:
 class _Sealing:
     """One seal of one plan.
 
-    :param writer: of the table, if the sink is one.
+    :param writer: writer of the table, if the sink is one.
     :ivar ranges: input of the process.
     :ivar set_aside: records that are dead letters, and not in ``ranges``.
-    :ivar dead_letters: where records go on which the process raises; None: the run fails.
-    :ivar is_large: whether the input is worth a look at the plan.
+    :ivar dead_letters: destination of records on which the process raises; None: the run fails.
+    :ivar is_large: whether the input is large enough for an analysis of the plan to pay off.
     """
 
     spark: SparkSession
@@ -107,7 +107,7 @@ class _Sealing:
 
         targets = {name: described[name] for name in outputs}
         leaders = {name: target.leaders for name, target in targets.items()}
-        # A seal of few tasks, on however many cores, has no rows for more owners.
+        # Few seal tasks do not have enough rows for more owners, however many cores there are.
         undeclared = min(self.slots, len(self._tasks)) if open_ended else 0
         layout = plan_owners(leaders, self.slots, undeclared)
         sink, codec = self.spec.sink_topic, self.spec.compression
@@ -115,7 +115,7 @@ class _Sealing:
         return task, layout
 
     def letters_due(self, counts: BlockCounts) -> tuple[FailingRecord, ...]:
-        """Return the records that are dead letters and of which the seal made none: the sink is a table."""
+        """Return the records whose dead letters are made at the commit, because the sink is a table."""
         if self.writer is None:
             return ()
         return (*counts.failing, *self.set_aside.records)
@@ -136,7 +136,7 @@ class FrameSealing(_Sealing):
         self.is_large = sum(offsets.span for offsets in self.ranges) >= LARGE_RUN
 
     def rows(self) -> tuple[DataFrame, OwnerLayout]:
-        """Return the sealed rows, lazy and not yet routed, and who owns them; calls the author's function."""
+        """Return the lazy sealed rows, not yet routed, and their owners; calls the author's function."""
         source = source_frame(
             self.spark, self.config, self._tasks, self._counter.tally, self._late_before, self.mark
         )
@@ -162,7 +162,7 @@ class FrameSealing(_Sealing):
         try:
             result = call_process(self.process, source, self._context)
         except (SystemExit, GeneratorExit) as error:
-            # As in tasks; an application would end well, without a commit.
+            # As in tasks: otherwise the application would exit with success but without a commit.
             raise process_failed(error) from error
         check_frame(result, self.spark)
         if self.writer is not None:
@@ -170,9 +170,9 @@ class FrameSealing(_Sealing):
         return sink_columns(result, self.spec.sink_topic, self.spec.source_topics), ()
 
     def try_on(self, ranges: Sequence[OffsetRange], *, writes: bool = False) -> None:
-        """Process and seal some of the ranges and discard the result; raises the errors of that.
+        """Process and seal some of the ranges and discard the result; raises any error of that.
 
-        :param writes: write a table's data files too, or stage its rows: to see what its storage refuses.
+        :param writes: also write a table's data files or stage its rows, to see what its storage refuses.
         """
         source = source_frame(self.spark, self.config, self._tasks_of(ranges), mark=self.mark)
         with settings(self.spark, {}):  # cancels the job of a try that is interrupted
@@ -183,12 +183,12 @@ class FrameSealing(_Sealing):
         """Return the counts of the source DataFrame and of the records that are set aside."""
         read, late = self._counter.read(routed)
         if self.plan.mode == "reprocess" and self.writer is not None and self._counter.tally is None:
-            # What Spark reads twice is observed twice, and rows that are replaced may be the last copy.
+            # Observation counts repeated reads twice, and the rows to be replaced may be the last copy.
             read = {tp: count and NOT_COUNTED for tp, count in read.items()}
         if not self.set_aside.records:
             return read, late
         if self._letter_counter is None:
-            # Beside a table they are read when the run commits: whether they are late is not known yet.
+            # With a table sink they are read when the run commits: whether they are late is not yet known.
             letters: Mapping[TopicPartition, int] = Counter(
                 r.range.topic_partition for r in self.set_aside.records
             )

@@ -4,8 +4,8 @@ Law 1: never a second attempt within one epoch. A broker acknowledges a batch wi
 comparing the content, so a retried or speculated task writes nothing. For the same reason a failed first
 attempt does not raise (Spark would start another one): its error is a row of the result.
 
-A block may be on two executors with rows of different seal attempts (if the seal stage was partly repeated
-while blocks were materialised): the manifest reads one copy, the send the other, and counts may fit both.
+A block may be on two executors with rows of different seal attempts, if the seal stage was partly repeated
+while blocks were materialised: the manifest may read one copy and the send the other, with equal counts.
 Rows of other attempts than the manifest's are therefore refused.
 """
 
@@ -45,7 +45,7 @@ _ANSWER = pa.schema([("answer", pa.string())])
 SECOND_ATTEMPT_WAIT = 30.0
 """Seconds a speculative copy waits on Spark Connect, which cannot tell a lost attempt from a slow one."""
 STREAM_ORDER = ("topic", "partition", "seal_partition", "seq")
-"""Columns by which Spark sorts an owner's rows when they are too many to be held."""
+"""Columns by which Spark sorts an owner's rows if they do not fit in memory."""
 _BOOTSTRAP_TIMEOUT = 60.0
 _COLUMNS = ("topic", "partition", "seal_partition", "attempt_id", "seq", "records")
 
@@ -189,10 +189,10 @@ def stream(
         if tp in finished:
             raise ProtocolViolation(f"the batches of {tp} do not come together; nothing more is written")
         finished.add(tp)
-        yield tp, _rising(tp, (piece for _, piece in group))
+        yield tp, _in_order(tp, (piece for _, piece in group))
 
 
-def _rising(tp: TopicPartition, pieces: Iterable[_Piece]) -> Iterator[_Piece]:
+def _in_order(tp: TopicPartition, pieces: Iterable[_Piece]) -> Iterator[_Piece]:
     last: _Piece | None = None
     for piece in pieces:
         if last is not None and not last < piece:
@@ -253,7 +253,7 @@ def read_answers(answers: Iterable[str], manifest: SealedManifest) -> list[Parti
             errors.append(DuplicateReceipt(f"{tp} has two receipts: {receipts[tp]} and {receipt}"))
         receipts[tp] = receipt
     if errors:
-        # A fenced epoch is often only how the other tasks met the failure of one.
+        # If one task fails, others often see only a fenced epoch.
         raise next((e for e in errors if not isinstance(e, ProducerFenced)), errors[0])
     missing = [str(tp) for tp in manifest.partitions if tp not in receipts]
     if missing:

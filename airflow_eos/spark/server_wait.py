@@ -1,4 +1,4 @@
-"""Waits for a Spark Connect server: Spark's client tries for ten minutes without a line in the log."""
+"""Waits for a Spark Connect server: Spark's own client retries for ten minutes without logging."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
 
 
 def wait_for_server(remote: str, patience: float) -> None:
-    """Wait until a Spark Connect server accepts connections: it may be restarting. Logs what it waits for.
+    """Wait until a Spark Connect server, which may be restarting, accepts connections; log while waiting.
 
     :param remote: ``sc://host:port/;...``, with a host.
     :param patience: seconds.

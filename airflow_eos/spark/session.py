@@ -30,17 +30,17 @@ Restore = Callable[[], object]
 _lock = threading.Lock()
 _changing = threading.Lock()
 _changes: dict[Hashable, tuple[int, Restore]] = {}
-"""The number of blocks that need a change now, and what restores the state before."""
+"""The number of active blocks per change, and the function that undoes it."""
 _held: weakref.WeakKeyDictionary[Any, dict[str, list[str | None]]] = weakref.WeakKeyDictionary()
-"""By session and setting: the value before, and those of the blocks that hold it now."""
+"""By session and setting: the original value, then those of the active blocks."""
 _tag: ContextVar[str | None] = ContextVar("the tag of the jobs that this thread starts", default=None)
 
 
 @contextmanager
 def changed(key: Hashable, change: Callable[[], Restore]) -> Iterator[None]:
-    """Change something in this block: of blocks at once the first one changes it, the last one restores it.
+    """Change something in this block; of concurrent blocks the first changes it, and the last restores it.
 
-    :param change: returns what restores it.
+    :param change: makes the change and returns the function that undoes it.
     """
     with _changing:
         blocks, restore = _changes.get(key) or (0, change())
@@ -102,7 +102,7 @@ def local_python(spark: SparkSession) -> str | None:
 
 
 def speculates(spark: SparkSession) -> bool:
-    """Return whether Spark may run a copy of a task beside it; True if unknown."""
+    """Return whether Spark may run speculative copies of tasks; True if unknown."""
     try:
         return str(spark.conf.get("spark.speculation", "false")).lower() != "false"
     except Exception as error:  # noqa: BLE001 - a platform that hides its settings
@@ -127,9 +127,9 @@ def add_tag(spark: SparkSession, tag: str) -> None:
 def tagged(spark: SparkSession, tag: str, *, once: bool = False) -> Iterator[None]:
     """Tag the jobs that this thread starts, so that any thread can cancel them and no others.
 
-    Only the thread that set a classic session's tags sees them, so those of its context are used.
+    A classic session's own tags are visible only to the thread that set them, so the context's are used.
 
-    :param once: a plan is sent to a Spark Connect server once, whatever happens (law 1).
+    :param once: send a plan to a Spark Connect server at most once, whatever happens (law 1).
     """
     context = None if is_connect(spark) else spark.sparkContext
     add_tag(spark, tag)
@@ -193,10 +193,10 @@ def cancelled_after(spark: SparkSession, tag: str, seconds: float) -> Iterator[N
 
 @contextmanager
 def settings(spark: SparkSession, values: Mapping[str, str]) -> Iterator[None]:
-    """Set session settings in this block; the last of several blocks at once restores what was before them.
+    """Set session settings in this block; the last of concurrent blocks restores the original values.
 
     An exception out of the block cancels the tagged jobs before the settings are restored. The time-out of a
-    task interrupts a call of the JVM, which goes on; the next call of this thread would wait for its end.
+    task interrupts a JVM call, which goes on; the next call of this thread would wait for its end.
     """
     with _lock:
         held = _held.setdefault(spark, {})
@@ -214,13 +214,13 @@ def settings(spark: SparkSession, values: Mapping[str, str]) -> Iterator[None]:
     finally:
         for key, value in values.items():
             with suppress(Exception), _lock:
-                _let_go(spark, held, key, value)
+                _restore(spark, held, key, value)
 
 
-def _let_go(spark: SparkSession, held: dict[str, list[str | None]], key: str, value: str) -> None:
-    """Set a setting as another block has it, or as it was before all of them."""
+def _restore(spark: SparkSession, held: dict[str, list[str | None]], key: str, value: str) -> None:
+    """Set a setting to the value of another active block, or to the original value."""
     values = held[key]
-    del values[values.index(value, 1)]  # the first one is of before the blocks
+    del values[values.index(value, 1)]  # the first one is the original value
     now = values[-1]
     if len(values) == 1:
         del held[key]
@@ -233,8 +233,8 @@ def _let_go(spark: SparkSession, held: dict[str, list[str | None]], key: str, va
 def observed(df: DataFrame, name: str) -> list[int] | None:
     """Return the metrics of ``df.observe(name, ...)`` in the action of ``df`` on Connect; None if unknown.
 
-    :class:`pyspark.sql.Observation` does not serve: it blocks for ever if the action does not run the
-        observed plan, and it belongs to the first action, which is not ours.
+    :class:`pyspark.sql.Observation` is unsuitable: it blocks forever if the action does not run the observed
+        plan, and it belongs to the first action, which is not ours.
     """
     try:
         flows = dict(df.executionInfo.flows)
@@ -273,7 +273,7 @@ def free_checkpoint(df: DataFrame) -> None:
 
 
 def free_blocks(free: Callable[[], object]) -> None:
-    """Run a call that frees the blocks of a checkpoint and wait a while; never raises."""
+    """Run a call that frees the blocks of a checkpoint; wait up to :data:`CANCEL_TIMEOUT`; never raises."""
 
     def attempt() -> None:
         try:

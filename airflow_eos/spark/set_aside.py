@@ -1,8 +1,8 @@
 """Dead letters of a DataFrame process: the records on which it raises are left out of its input.
 
-They are searched for (:mod:`airflow_eos.spark.failing_records`), and the ranges are sealed again without
-them. A task reads them once more and makes dead letters of them, which are rows of the same seal. A record is
-set aside if ``process`` raises on that record alone.
+A search finds them (:mod:`airflow_eos.spark.failing_records`), and the ranges are sealed again without them.
+A task reads them once more and makes dead letters of them, which are rows of the same seal. A record is set
+aside if ``process`` raises on that record alone.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from airflow_eos.spark.seal_task import SealTask
 
 SECONDS = 600.0
-"""Time for which the records of one seal are searched for. No transaction is open meanwhile."""
+"""Time limit of the searches for the records of one seal. No transaction is open meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class SetAside:
     def and_more(self, search: FailingRecords, seconds: float, rule: DeadLetterRule, cause: str) -> SetAside:
         """Return these records and those that a search has found.
 
-        :param seconds: time that the search took.
+        :param seconds: duration of the search.
         :param cause: the error that made it necessary.
         :raises ProcessFailed: there are too many, not all are known, or none raises alone.
         """

@@ -2,7 +2,7 @@
 
 Spark recomputes data that is lost with an executor: map outputs of a shuffle, blocks of a cached DataFrame.
 Tasks that have read the first evaluation keep its data, others read the second one. Unless a transform
-returns the same rows in the same order each time, records are then lost and repeated without an error
+returns the same rows in the same order each time, records are then lost and duplicated without an error
 (SPARK-23207, SPARK-38160, SPARK-51016). A transform that runs only in the seal tasks needs no check: the rows
 name the attempt of their task (:mod:`airflow_eos.spark.sealed_rows`).
 
@@ -15,12 +15,12 @@ classic                   the driver's status store: a stage that ran in a secon
 Connect, server from 4.2  Spark's own: it compares checksums of map outputs with those of the first
                           evaluation, and where they differ runs all tasks again that read them. It does
                           not cover cached DataFrames: plans that read them are refused
-Connect, older server     none, a client cannot ask the driver: plans that shuffle are refused, too
-one process (`local`)     nothing is lost by itself: if an output is lost, so are all its readers
+Connect, older server     none, as a client cannot query the driver: plans that shuffle are refused, too
+one process (`local`)     not needed: if an output is lost, so are all its readers
 ========================  ================================================================================
 
 A memory-only cache loses blocks even without the loss of an executor: those that do not fit are recomputed at
-each look. Plans that read such a cache are refused in every session.
+each read. Plans that read such a cache are refused in every session.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from airflow_eos.spark.sealing import Sealing
 
 REPEATABLE = "spark.airflowEos.repeatable"
-"""``true`` in Spark's configuration: the author says that transforms give the same rows each time."""
+"""``true`` in Spark's configuration: the author asserts that transforms return the same rows each time."""
 _CHECKSUMS_FROM = (4, 2)
 _CHECKSUMS = {
     f"spark.sql.shuffle.orderIndependentChecksum.{name}": "true"
@@ -69,13 +69,13 @@ _POLL = 0.01
 _UNKNOWN = "it cannot be told whether the transform was evaluated once"
 _NOT_RUN = ("PENDING", "SKIPPED")
 _OF_RUNS = "airflow-eos-"
-"""Begins all tags of this package."""
+"""Prefix of all tags of this package."""
 
 
 class SingleEvaluation:
     """Watches one seal, from before the author's function is called until the blocks are counted.
 
-    This class accepts everything: for plans without anything below the seal tasks.
+    This base class accepts everything: it is for plans with nothing below the seal tasks.
     """
 
     def admit(self, sealed: DataFrame) -> None:
@@ -87,7 +87,7 @@ class SingleEvaluation:
     def check(self) -> None:
         """Check that everything was evaluated once.
 
-        :raises InconsistentSeal: something below the seal was computed twice, or that is unknown.
+        :raises InconsistentSeal: something below the seal was, or may have been, computed twice.
         """
 
 
@@ -97,8 +97,8 @@ def single_evaluation(
 ) -> Iterator[SingleEvaluation]:
     """Watch the seal that is made in this block.
 
-    :param tag: of its jobs.
-    :param local: driver and executor are one process: if an output is lost, Spark counts all as lost.
+    :param tag: tag of its jobs.
+    :param local: whether driver and executor are one process: if an output is lost, Spark counts all as lost.
     """
     if not isinstance(sealing, FrameSealing):
         yield SingleEvaluation()
@@ -175,7 +175,7 @@ class StatusStoreEvidence(SingleEvaluation):
         self._scala = self._context._jsc.sc()  # noqa: SLF001
         self._store = self._scala.statusStore()
         self._tracker = self._scala.statusTracker()
-        self._first_job = self._caught_up()
+        self._first_job = self._fence_job()
         self._dropped = self._dropped_events()
         self._lost = self._lost_executors()
         self._cached = CachedBlocks(self._context)
@@ -190,9 +190,9 @@ class StatusStoreEvidence(SingleEvaluation):
     def check(self) -> None:
         """Check all stages of the seal's jobs; the last of them counts the blocks.
 
-        :raises InconsistentSeal: a stage ran twice, a cache lost blocks, or that is unknown.
+        :raises InconsistentSeal: a stage ran twice, or a cache lost blocks, or that cannot be ruled out.
         """
-        last_job = self._caught_up()
+        last_job = self._fence_job()
         if self._dropped_events() != self._dropped:
             raise InconsistentSeal(
                 f"Spark's listener bus dropped events, so {_UNKNOWN}; raise "
@@ -202,7 +202,7 @@ class StatusStoreEvidence(SingleEvaluation):
         tagged_jobs = set(self._tracker.getJobIdsForTag(self._tag)) & jobs.keys()
         if not tagged_jobs:
             return
-        # Jobs that the author's function starts in threads of its own have no tag of a run.
+        # Jobs that the author's function starts in its own threads have no tag of a run.
         others = {number for number in jobs.keys() - tagged_jobs if _OF_RUNS in self._tags(number)}
         runs = {
             number: [run for run in map(self._run, jobs[number]) if run]
@@ -224,8 +224,8 @@ class StatusStoreEvidence(SingleEvaluation):
                 "caches: Spark computes the blocks that it held again"
             )
 
-    def _caught_up(self) -> int:
-        """Return the id of an empty job once the status store has it, and therefore all events before it."""
+    def _fence_job(self) -> int:
+        """Run an empty job and return its id once the status store has it, and so all events before it."""
         fence = f"airflow-eos-fence-{uuid.uuid4().hex[:12]}"
         with tagged(self._spark, fence):
             self._context._jsc.emptyRDD().count()  # noqa: SLF001
@@ -274,7 +274,7 @@ class StatusStoreEvidence(SingleEvaluation):
 def refuse_caches_in_memory_only(spark: Any, sealed: Any) -> None:
     """Refuse a plan that reads a DataFrame cached without a copy on disk.
 
-    :raises ConfigurationError: names the ways on.
+    :raises ConfigurationError: names the alternatives.
     """
     if is_connect(spark):
         plan = _text_of(spark, sealed._explain_string)  # noqa: SLF001
@@ -293,12 +293,12 @@ def refuse_caches_in_memory_only(spark: Any, sealed: Any) -> None:
 
 
 def refuse_caches_filled_by_several(spark: Any, sealed: Any) -> None:
-    """Refuse a plan on a cluster that reads an unfilled cache at several places.
+    """Refuse a plan on a cluster that reads an unfilled cache in several places.
 
-    Each place makes a stage, or tasks, that compute missing blocks: two executors may compute the same one at
-    the same time, and each keeps its own.
+    Each place has a stage, or tasks, that compute missing blocks: two executors may compute the same block at
+    the same time, and each keeps its own copy.
 
-    :raises ConfigurationError: names the ways on.
+    :raises ConfigurationError: names the alternatives.
     """
     if _unfilled_caches(spark, sealed) <= 1 or is_on(spark, REPEATABLE):
         return
@@ -311,7 +311,7 @@ def refuse_caches_filled_by_several(spark: Any, sealed: Any) -> None:
 
 
 def _unfilled_caches(spark: Any, sealed: Any) -> int:
-    """Return at how many places a classic session's plan reads a cache that may be filled twice."""
+    """Return in how many places a classic session's plan reads a cache that may be filled twice."""
     if spark._jsparkSession.sharedState().cacheManager().isEmpty():  # noqa: SLF001
         return 0
     leaves = sealed._jdf.queryExecution().optimizedPlan().collectLeaves()  # noqa: SLF001
@@ -322,15 +322,15 @@ def _unfilled_caches(spark: Any, sealed: Any) -> int:
 
 
 def _text_of(spark: Any, plan: Callable[[], Any]) -> str:
-    """Return the text of a plan that a setting of the session must not cut off."""
+    """Return the full text of a plan, which a setting of the session might truncate."""
     with settings(spark, {"spark.sql.maxPlanStringLength": str(2**31 - 16)}):
         return str(plan())
 
 
 def not_rolled_back(error: BaseException) -> InconsistentSeal | None:
-    """Return the error of a job that Spark gave up because a result came from two evaluations; else None.
+    """Return the error of a job that Spark aborted because a result came from two evaluations; else None.
 
-    Spark has no class for it; its own words come first in the text, before those of any task.
+    Spark has no class for it, but its own words come first in the text, before those of any task.
     """
     text = whole_text(error)
     if _NOT_ROLLED_BACK.match(text[max(0, text.find(_ABORTED)) :]) is None:
@@ -339,9 +339,9 @@ def not_rolled_back(error: BaseException) -> InconsistentSeal | None:
 
 
 def computed_twice(runs: list[StageRun]) -> str | None:
-    """Return the work that a seal's stages computed twice, as text; None without any.
+    """Return a description of a stage that a seal ran twice; None if there is none.
 
-    The last two stages are the seal itself, whose repetitions the rows' attempts show.
+    The last two stages are the seal itself, whose repetitions the rows' attempts reveal.
 
     :param runs: the stages that ran, in reverse order.
     """

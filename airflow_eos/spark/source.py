@@ -1,4 +1,4 @@
-"""The records of pinned offset ranges as Arrow batches, and as a DataFrame whose tasks read them.
+"""Reads the records of pinned offset ranges as Arrow batches, or as a DataFrame whose tasks read them.
 
 The columns are those of Spark's Kafka source. The client configuration with its credentials travels inside
 the serialised task, never as an option, which plans and the Spark UI would show.
@@ -60,10 +60,10 @@ ARROW_SCHEMA = pa.schema(
 )
 """The columns of source records."""
 # Record batches in a log may hold a handful of records each, or many times their compressed bytes: they are
-# glued, and cut, to about this size.
+# merged and split to about this size.
 _ROWS = 16_384
 _BYTES = 8 << 20
-# Rows that stand for a slice are made and thrown away: fewer than the records they stand for.
+# Rows that only represent a slice are thrown away: fewer are generated than there are records.
 _RECORDS_PER_ROW = 4
 
 
@@ -84,7 +84,7 @@ class ReadTask:
 
     :param tasks: the slices of each task.
     :param starts: first row number of each task.
-    :param tally: accumulator of the counts by number of the slice, over all tasks.
+    :param tally: accumulator of the counts by slice number, over all tasks.
     :param late_before: records older than this count as late.
     """
 
@@ -99,7 +99,7 @@ class ReadTask:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the records of one task's slices."""
-        # All rows are taken, or Spark could not use the Python worker again.
+        # Read all rows: otherwise Spark could not reuse the Python worker.
         rows = [batch.column(0)[0].as_py() for batch in batches if batch.num_rows]
         if not rows:
             return
@@ -146,8 +146,8 @@ def source_frame(
     """Return a DataFrame with a partition for each task's slices, in order.
 
     It is a range of numbers whose tasks read Kafka: a Python data source would start three more Python
-    processes to plan one. It has about as many numbers as records, so that Spark estimates the size
-    correctly: it must not take a large source for a small side of a join.
+    processes for planning. The range has a number for every few records, so that Spark's size estimate grows
+    with the source: a large one must not be taken for the small side of a join.
     """
     count = max(1, len(tasks))
     rows = max(count, sum(offsets.span for slices in tasks for offsets in slices) // _RECORDS_PER_ROW)
@@ -172,19 +172,19 @@ def read_slices(
             start, end = wanted.start, wanted.end
             answers = fetch_answers(connections, wanted.topic_partition, start, end, first=first)
             batches = decoded(connections, answers, start, end, config.decode_limits)
-            yield place, _noting_end(arrow_batches(batches, wanted.topic, wanted.partition), place, ended)
+            yield place, _marking_end(arrow_batches(batches, wanted.topic, wanted.partition), place, ended)
             if place not in ended:
                 raise ProtocolViolation(f"{wanted} was not read to its end")
 
 
-def _noting_end(records: Iterator[pa.RecordBatch], place: int, ended: set[int]) -> Iterator[pa.RecordBatch]:
-    """Yield the records of a slice; it has ended behind the last one, not where reading fails or is left."""
+def _marking_end(records: Iterator[pa.RecordBatch], place: int, ended: set[int]) -> Iterator[pa.RecordBatch]:
+    """Yield the records of a slice; add its place to ``ended`` only after the last one was read."""
     yield from records
     ended.add(place)
 
 
 def arrow_batches(batches: Iterable[DecodedBatch], topic: str, partition: int) -> Iterator[pa.RecordBatch]:
-    """Join decoded batches to larger ones in Spark's types, and cut those that are much larger."""
+    """Merge decoded batches into larger ones in Spark's types, and split those that are too large."""
     waiting: list[DecodedBatch] = []
     have_rows = have_size = 0
     for batch in batches:
@@ -201,7 +201,7 @@ def arrow_batches(batches: Iterable[DecodedBatch], topic: str, partition: int) -
 
 
 def _cut(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Yield a batch in halves of halves, until none is more than twice as large as it should be."""
+    """Yield a batch in recursive halves until none is more than twice the target size."""
     rows = batch.num_rows
     if rows <= 1 or (rows <= 2 * _ROWS and batch.nbytes <= 2 * _BYTES):
         yield batch

@@ -1,8 +1,8 @@
-"""Spark's description of a failure in its own fields: Java classes, error conditions, SQLSTATEs, gRPC codes.
+"""Classifies failures by Spark's own fields: Java classes, error conditions, SQLSTATEs, gRPC codes.
 
 The text of an exception quotes records and the author's exceptions, so it decides nothing. A classic session
 has the exceptions of the JVM themselves; a Spark Connect client has the condition of the outermost one, and
-its message. Of messages only the beginning is read, which Spark composes.
+its message. Only the beginning of a message is read, which Spark composes.
 Conditions: https://spark.apache.org/docs/latest/sql-error-conditions.html
 """
 
@@ -31,7 +31,7 @@ _LOST_CLASSES = frozenset(
         "org.apache.spark.shuffle.FetchFailedException",
         "org.apache.spark.shuffle.MetadataFetchFailedException",
         "org.apache.spark.TaskKilledException",
-        # The JVM lacks a class or a library, or has another version of it, for whatever record.
+        # The JVM lacks a class or a library, or has another version of it, whatever the record.
         "java.lang.AbstractMethodError",
         "java.lang.ExceptionInInitializerError",
         "java.lang.IllegalAccessError",
@@ -45,7 +45,7 @@ _LOST_CLASSES = frozenset(
         "java.lang.VerifyError",
     }
 )
-# From 4.1 on Spark reads a Python worker through a channel, which the end of another task may close.
+# Since 4.1 Spark reads from a Python worker through a channel, which the end of another task may close.
 _CHANNELS = "java.nio.channels."
 _LOST_CONDITIONS = frozenset(
     {
@@ -74,9 +74,9 @@ _RAN_OUT = (
     "Too many open files in system",
 )
 _IS_RAN_OUT = r"java\.io\.IOException: {}"
-# Where Java's classes for files put the operating system's text
+# Where Java's file classes put the operating system's text
 _MACHINE_RAN_OUT = {
-    # Of a program that could not start: as Java 17 says it, and as Java 25 does
+    # A program that could not start, in the words of Java 17 and of Java 25
     "java.io.IOException": r'(?:Cannot run program ".*error(?:=\d+, |: \d+ \())?{}(?:\) ?)?',
     "java.io.FileNotFoundException": r"/.* \({}\)",
     "java.nio.file.FileSystemException": r"/.*: {}",
@@ -103,7 +103,7 @@ _TASK = re.compile(
 )
 _THROWN = re.compile(rf"(?P<java>{_CLASS.pattern})(?:: |\n|$)")
 TRACEBACK = "Traceback (most recent call last):\n"
-# Spark's words in front of what a Python worker sent
+# Spark's words before the text that a Python worker sent
 _OF_WORKER = re.compile(
     r"\s*(?:\[PYTHON_EXCEPTION\]\s*"
     r"|An exception was thrown from the Python worker(?::|\. Please see the stack trace below\.)\s*)+"
@@ -150,7 +150,7 @@ class JavaError:
 
     @property
     def why_given_up(self) -> str | None:
-        """Why a stage was given up, after Spark's words about the task; None if it is not a stage failure."""
+        """The reason of a stage failure, after Spark's words about the task; None for other exceptions."""
         if self.java != SPARK_EXCEPTION or not self.message.startswith(_STAGE):
             return None
         reason = self.message.removeprefix(_STAGE)
@@ -170,7 +170,7 @@ class JavaError:
 
 @functools.cache
 def _ran_out() -> str:
-    """Return a pattern of the operating system's texts, in English and in the language of a JVM here."""
+    """Return a pattern of the operating system's texts, in English and in the language of this host."""
     translated = gettext.translation("libc", _CATALOGS, fallback=True).gettext
     texts = {text for english in _RAN_OUT for text in (english, translated(english))}
     return f"(?:{'|'.join(map(re.escape, sorted(texts)))})"
@@ -199,10 +199,10 @@ def is_infrastructure(error: BaseException) -> bool:
     if isinstance(error, OSError) and error.errno in _DRIVER_RAN_OUT:
         return True  # of this process: what a task raises has another class
     if isinstance(error, ConnectionError) and _is_raised_by(error, "py4j."):
-        return True  # it was gone before this call
+        return True  # the JVM was gone before this call
     chain = java_errors(error)
     if not chain and type(error).__name__ == "Py4JJavaError" and module_of(error).startswith("py4j."):
-        return True  # since it threw this
+        return True  # the JVM has ended since it threw this
     if chain and _SHUT_DOWN.match(chain[0].message):
         return True
     for thrown in chain:
@@ -257,7 +257,7 @@ def is_of_jvm(error: BaseException) -> bool:
 
 
 def python_class(error: BaseException) -> str | None:
-    """Return the name of the class of the exception that a Python worker raised; None if unknown.
+    """Return the class name of the exception that a Python worker raised; None if unknown.
 
     A traceback is text. Its lines are indented up to the first exception's, whose class is the first word of
     that line; the rest may be the author's. A traceback that may contain several exceptions proves nothing.
@@ -274,7 +274,7 @@ def python_class(error: BaseException) -> str | None:
 
 
 def sent_by_worker(message: str) -> str:
-    """Return what a Python worker sent of an exception: a traceback, or its last lines alone."""
+    """Return the part of a message that a Python worker sent: a traceback, or only its last lines."""
     words = _OF_WORKER.match(message)
     if words is None:  # of another version
         return "".join(message.partition(TRACEBACK)[1:])
@@ -314,7 +314,7 @@ def _of_client(error: BaseException) -> list[JavaError]:
 def _asked(thing: Any, name: str) -> str | None:
     try:
         answer = getattr(thing, name)()
-    except Exception:  # noqa: BLE001 - py4j's way to say that there is no such method, too
+    except Exception:  # noqa: BLE001 - py4j raises for a missing method, too
         return None
     return None if answer is None else str(answer)
 

@@ -25,15 +25,15 @@ def progress(spark: SparkSession, activity: str, interval: float = INTERVAL) -> 
     """Log ``activity`` with elapsed time and tasks done, every ``interval`` seconds, until the block ends."""
     tasks, stop_watching = _watch(spark)
     ended = threading.Event()
-    telling = threading.Lock()
+    logging_lock = threading.Lock()
     begun = time.monotonic()
 
     def report() -> None:
         while not ended.wait(interval):
             finished, total = tasks()
             share = f", {finished} of {total} tasks done" if total else ""
-            with telling:
-                if not ended.is_set():  # no line comes after the last one
+            with logging_lock:
+                if not ended.is_set():  # no line may follow the final one
                     log.info("%s: %.0f s%s", activity, time.monotonic() - begun, share)
 
     thread = threading.Thread(target=report, name="airflow-eos-progress", daemon=True)
@@ -41,14 +41,14 @@ def progress(spark: SparkSession, activity: str, interval: float = INTERVAL) -> 
     try:
         yield
     finally:
-        with telling:
+        with logging_lock:
             ended.set()
         stop_watching()
     log.info("%s: done in %.1f s", activity, time.monotonic() - begun)
 
 
 def _watch(spark: SparkSession) -> tuple[Callable[[], tuple[int, int]], Callable[[], None]]:
-    """Return a function that returns (tasks done, tasks), and one that ends watching."""
+    """Return a function that returns (finished tasks, all tasks), and one that stops watching."""
     if is_connect(spark):
         latest = [0, 0]
 

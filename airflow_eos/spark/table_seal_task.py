@@ -1,7 +1,7 @@
 """The seal task of a table: writes rows to data files, and yields a sealed row with the name of each.
 
-It may be repeated, as :mod:`airflow_eos.spark.seal_task`: no commit names the files of an attempt that is not
-counted. Memory is the rows of one file.
+Like :mod:`airflow_eos.spark.seal_task`, it may be repeated: no commit names the files of an attempt that is
+not counted. It holds the rows of one file in memory.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from airflow_eos.wire.client_config import ClientConfig
 
 PLACE = ("table", 0)
-"""What stands for topic and partition in rows that name data files."""
+"""Placeholder for topic and partition in rows that name data files."""
 _FLUSH_ROWS = 2_000_000
 
 
@@ -37,7 +37,7 @@ class TableSealTask:
 
     :param config: client configuration, for the records that an Arrow process reads.
     :param writes: False: a trial, whose rows are discarded.
-    :param names: of the columns of a DataFrame, where its own only number them.
+    :param names: the original names of a DataFrame's columns, if they were replaced by numbers.
     """
 
     config: ClientConfig = field(repr=False)
@@ -65,7 +65,7 @@ class TableSealTask:
                 for file in self._written(table):
                     rows.append((0, *PLACE, files, file.rows, pickle.dumps((seal_partition, files, file))))
                     files, count = files + 1, count + file.rows
-                del table  # else it would be held beside the rows of the next file
+                del table  # otherwise it would stay in memory with the rows of the next file
                 yield sealed_rows(seal_partition, attempt_id, rows)
         finally:
             tidy()
@@ -78,7 +78,7 @@ class TableSealTask:
         return self.writer.columns(result)
 
     def letters(self, rule: DeadLetterRule) -> DeadLetters:
-        """Return what keeps the places of dead letters, which are made when the run commits."""
+        """Return a collector of the places of dead letters, which are made when the run commits."""
         return DeadLetters(rule, only_names=True)
 
     def _in_columns(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -100,10 +100,10 @@ class TableSealTask:
 
 
 def flushes(batches: Iterator[pa.RecordBatch], most_bytes: int, most_rows: int) -> Iterator[pa.Table]:
-    """Yield neighbouring batches together, until they have so many bytes or rows, and cut larger ones.
+    """Merge neighbouring batches into tables of about ``most_bytes`` or ``most_rows``; split larger ones.
 
-    The JVM takes what a flush makes as one Arrow batch, and the author's function may return any size.
-    Batches of other columns begin another table: that function may leave a column out of some.
+    The JVM gets the output of a flush as one Arrow batch, and the author's function may return any size.
+    Batches with other columns begin a new table: the function may leave a column out of some.
     """
     waiting: list[pa.RecordBatch] = []
     rows = size = 0

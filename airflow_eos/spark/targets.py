@@ -22,22 +22,22 @@ _BEFORE, _AFTER = "message.timestamp.before.max.ms", "message.timestamp.after.ma
 _DIFFERENCE = "message.timestamp.difference.max.ms"  # of brokers below 4.0, where it is not the default
 _SETTINGS = [_MAX_BYTES, _SEGMENT, _CLEANUP, _COMPRESSION, _TIMESTAMPS, _BEFORE, _AFTER, _DIFFERENCE]
 _NO_LIMIT = (1 << 63) - 1
-_NO_TIMESTAMP = -1  # brokers take it, whatever the limits
+_NO_TIMESTAMP = -1  # brokers accept it, whatever the limits
 
 CLOCKS_DIFFER_MS = 12 * 3_600_000
-"""A timestamp is refused here only if it is so far beyond the topic's limits: the broker's clock decides."""
+"""A timestamp is refused here only this far beyond the topic's limits: the broker's clock decides."""
 
 
 @dataclass(frozen=True, slots=True)
 class TargetTopic:
-    """A target topic; settings that may not be read have Kafka's defaults.
+    """A target topic; settings that this principal may not read have Kafka's defaults.
 
-    :param leaders: leader's node id per partition, at the time of asking.
+    :param leaders: leader's node id per partition when the topic was described.
     :param max_message_bytes: the topic's ``max.message.bytes``, or ``segment.bytes`` where that is less.
     :param needs_keys: whether it is compacted: its brokers refuse records without a key.
     :param before_ms: milliseconds that a timestamp may be before the broker's time.
     :param after_ms: milliseconds that a timestamp may be after the broker's time.
-    :param codec: ``none`` if its brokers unpack what they store, and compare that with the limit; None: any.
+    :param codec: ``none`` if brokers decompress batches and compare that size with the limit; None: any.
     """
 
     topic: str
@@ -50,10 +50,10 @@ class TargetTopic:
 
     @classmethod
     def of(cls, topic: str, leaders: Mapping[int, int], settings: Mapping[str, str]) -> TargetTopic:
-        """Return a topic with the limits that its settings, as brokers return them, amount to."""
+        """Return a topic with the effective limits of its settings, as brokers return them."""
         limits = {name: int(settings.get(name, _NO_LIMIT)) for name in (_BEFORE, _AFTER, _DIFFERENCE)}
         checked = settings.get(_TIMESTAMPS) == "CreateTime"
-        if limits[_DIFFERENCE] != _NO_LIMIT:  # brokers ask it where the newer ones have their default
+        if limits[_DIFFERENCE] != _NO_LIMIT:  # brokers use it where the newer settings have their default
             limits = {name: min(value, limits[_DIFFERENCE]) for name, value in limits.items()}
         return cls(
             topic,
@@ -104,7 +104,7 @@ class TargetTopic:
 
     def _limits(self, tolerance: int) -> tuple[int, int]:
         now = time.time_ns() // 1_000_000
-        # A log cleaner that meets a time before 1970 gives its partition up.
+        # The log cleaner gives up on a partition with a timestamp before 1970.
         return max(0, now - self.before_ms - tolerance), min(_NO_LIMIT, now + self.after_ms + tolerance)
 
 

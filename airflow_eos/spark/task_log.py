@@ -1,4 +1,4 @@
-"""Keeps credentials out of the log lines of PySpark's clients at any level.
+"""Keeps credentials out of the logs of PySpark's clients at any level.
 
 Tasks contain client settings with passwords, as pickled bytes. At DEBUG, py4j logs each command to the JVM,
 bytes in base64, and Spark Connect's client (``SPARK_CONNECT_LOG_LEVEL``) each plan.
@@ -17,7 +17,7 @@ _QUOTED = re.compile(rf'"(?:[^"\\]|\\.){{{_LONGEST + 1},}}"?', re.DOTALL)
 
 
 def _cleaned(record: logging.LogRecord) -> bool:
-    """Cut long base64 and long quoted texts out of a message; drop no record."""
+    """Shorten long base64 and long quoted texts in a message; keep every record."""
     message = record.getMessage()
     if len(message) > _LONGEST:
         cut = _QUOTED.sub(_cut, _BASE64.sub(_cut, message))

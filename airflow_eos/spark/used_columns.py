@@ -1,10 +1,10 @@
 """The columns of source records that a transform uses.
 
 Spark copies each column that a read task yields into a row, whether the transform uses it or not. The
-optimised plan says which ones it uses. In the others the read tasks yield nulls, which cost next to nothing.
+optimised plan shows which ones it uses. In the others the read tasks yield nulls, which cost next to nothing.
 
-Only plans whose reads of the source are all in view are answered: a cached DataFrame, a checkpoint or an RDD
-may read other columns in the same job. Spark Connect shows a client no plan.
+Only plans that show all reads of the source are analysed: a cached DataFrame, a checkpoint or an RDD may read
+other columns in the same job. A Spark Connect client cannot see the plan.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ log = logging.getLogger(__name__)
 
 SWITCH = "spark.airflowEos.allColumns"
 """``true`` in Spark's configuration or the session's: read tasks fill all columns."""
-_SOURCE = f"MapInArrow {READ_TASK_NAME}("  # as a node's text begins
-_MOST_NODES = 300  # of a plan, each a few calls of the JVM
-_LONGEST_PROJECT = 16_000  # characters of a Project: its literals stand in each row
+_SOURCE = f"MapInArrow {READ_TASK_NAME}("  # beginning of a node's text
+_MOST_NODES = 300  # of a plan, each with a few JVM calls
+_LONGEST_PROJECT = 16_000  # characters of a Project: its literals are copied into each row
 _MAKES_LARGE_VALUES = re.compile(
     r"\b(?:array_insert|array_repeat|format_string|lambdafunction|lpad|printf|randstr|repeat|rpad|sequence|space)\("
     r"|Unsafe(?:Array|Map)Data@"
 )
-"""In the text of a Project: functions whose results may be of any size, and literals whose size it hides."""
-# Leaves that read no source of a run. The numbers below a read task are not visited.
+"""Matches functions whose results may have any size, and literals whose size a Project's text hides."""
+# Leaves that do not read the source of a run. The range below a read task is not visited.
 _OTHER_LEAVES = {"LocalRelation", "OneRowRelation", "LogicalRelation", "DataSourceV2ScanRelation"}
 
 
@@ -55,7 +55,7 @@ def only_used_columns(spark: SparkSession, frame: DataFrame) -> Iterator[None]:
 
 
 def _known_columns(spark: SparkSession, frame: DataFrame) -> Collection[str] | None:
-    # Without a JVM thread for each Python thread, a property could stay behind for another one's jobs.
+    # Without a JVM thread per Python thread, a property could leak into the jobs of another thread.
     if is_connect(spark) or os.environ.get("PYSPARK_PIN_THREAD", "true").lower() != "true":
         return None
     if is_on(spark, SWITCH):
@@ -71,7 +71,7 @@ def only_selects(spark: SparkSession, frame: DataFrame) -> bool:
     """Return whether the plan of sealed rows makes one row of each record of the source, without a UDF.
 
     Such a plan yields rows in the records' order, and none that is much larger than its record: functions
-    that make large values of small ones, such as ``repeat``, are refused. Behind a filter the rows of one
+    that make large values of small ones, such as ``repeat``, are refused. After a filter the rows of one
     batch may be the largest of any number of records.
     """
     if is_connect(spark):
@@ -102,13 +102,13 @@ def _selects(plan: Any) -> bool:
 def used_columns(frame: DataFrame) -> frozenset[str] | None:
     """Return the columns of the source that the plan of a classic session's DataFrame uses.
 
-    :return: None if they are unknown: a part of the plan is not in view, or uses whole rows.
+    :return: None if they are unknown: a part of the plan is not visible, or uses whole rows.
     """
     plan: Any = frame._jdf.queryExecution().optimizedPlan()  # noqa: SLF001
     if plan.subqueriesAll().size():
         return None
     used: set[str] = set()
-    # A node, and the columns to which nodes above it refer; None if these may take whole rows.
+    # A node, and the columns to which nodes above it refer; None if these may use whole rows.
     nodes: list[tuple[Any, list[Any] | None]] = [(plan, None)]
     for _ in range(_MOST_NODES):
         if not nodes:

@@ -1,1 +1,1 @@
-"""Spark on this host: options of its JVM, class data, the Python daemon, the Spark Connect server."""
+"""Spark on this host: JVM options, class-data archives, the Python daemon, the Spark Connect server."""

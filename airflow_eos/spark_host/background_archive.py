@@ -1,4 +1,4 @@
-"""Class data for the tasks that follow: written once, after the first task of a host that had none."""
+"""Writes the class-data archive for later tasks: once, after the first task on a host without one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from airflow_eos.spark_host import class_data, jvm
 log = logging.getLogger(__name__)
 
 AGAIN_AFTER = 86_400
-"""Seconds after which a process that left no archive is followed by another one."""
+"""Seconds until a process that left no archive may be followed by another one."""
 _SCRIPT = """
 import os, sys
 os.nice(19)
@@ -32,12 +32,12 @@ def write_in_background(folder: Path) -> subprocess.Popen[bytes] | None:
 
     The process has the lowest priority, ends within a few minutes (:func:`jvm.write_archive` has a time-
     out) and outlives the calling task. It does not see Airflow's configuration, connections and
-    variables. Its output goes to a file beside the archive, ``NAME.log``. The age of that file limits all
+    variables. Its output goes to ``NAME.log`` next to the archive. The age of that file limits all
     tasks that share the folder to one such process a day.
 
-    :param folder: of the archives; made if it is missing.
-    :return: the process; None where the archive exists, the folder is not private to this user and root,
-        another task started such a process within a day, or none can be started.
+    :param folder: folder of the archives; created if it is missing.
+    :return: the process; None if the archive exists, the folder is writable for other users, another task
+        started such a process within a day, or none can be started.
     """
     try:
         java = jvm.java()

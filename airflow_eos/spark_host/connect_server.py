@@ -2,11 +2,11 @@
 
 Purpose: tasks of one host share a JVM. The server listens on loopback, and clients need a token.
 
-How it works: :func:`prepare` makes a private folder with the token and checks that a server can start;
-:func:`become` replaces this process by Spark's JVM. So there is one process, whose signals and exit code are
-the JVM's, for systemd, a container engine or a shell to keep.
+How it works: :func:`prepare` creates a private folder with the token and checks that a server can start;
+:func:`become` replaces this process by Spark's JVM. So systemd, a container engine or a shell supervises one
+process, whose signals and exit code are the JVM's.
 
-What it does not do: go to the background, start again, or stop when it is idle. A service manager does.
+What it does not do: go to the background, restart, or stop when idle. A service manager does.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from airflow_eos.spark_host import class_data, jvm, worker_daemon
 
 CONN_ID = "spark_warm"
 CLIENT_HOST = "localhost"
-"""Spark's client sends a token without TLS to this name alone, not to 127.0.0.1."""
+"""Without TLS, Spark's client sends a token only to this name, not to 127.0.0.1."""
 CONNECTION_FILE = "connection.json"
 WORK = "work"
-"""The server's working folder, empty at each start."""
+"""The server's working folder, emptied at each start."""
 _PORTS = range(1, 65_536)
 TOKEN_VARIABLE = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105 - the name, not the token
 
@@ -79,9 +79,9 @@ class Access:
 class Launch:
     """A server that is ready to start.
 
-    :param command: argument vector; it holds no secret.
-    :param environment: of the server; it holds the token.
-    :param work: its working folder, for temporary files.
+    :param command: argument vector, without secrets.
+    :param environment: environment of the server, with the token.
+    :param work: working folder, for temporary files.
     :param access: how clients will reach it.
     :param connection: file with the Airflow connection.
     """
@@ -101,22 +101,22 @@ def prepare(
     master: str = "local[*]",
     class_data_folder: Path | None = None,
 ) -> Launch:
-    """Take the folder and the port for a server of this process, and write the connection's file.
+    """Lock the folder, reserve the port for a server in this process, and write the connection file.
 
-    The folder stays locked, and the port of ``::1`` bound, until the process ends, also after ``exec``.
+    The folder stays locked, and the port on ``::1`` bound, until the process ends, also after ``exec``.
 
-    :param port: on loopback; None: that of the last start, at first a free one.
-    :param memory: of the JVM, in Spark's notation; Python workers come on top.
-    :param master: where it computes.
+    :param port: port on loopback; None: the last one, at the first start a free one.
+    :param memory: heap of the JVM, in Spark's notation; Python workers come on top.
+    :param master: Spark master on which it computes.
     :param class_data_folder: where class-data archives are, see :mod:`airflow_eos.spark_host.jvm`.
-    :raises ConfigurationError: a server of this folder runs, the port is in use, the folder or the file is
-        not private, or this Spark cannot run such a server.
+    :raises ConfigurationError: a server with this folder is running, the port is in use, the folder or file
+        is not private, or this Spark cannot run such a server.
     """
     _check_spark()
     folder = folder.absolute()
     descriptor = _private_folder(folder)
     try:
-        access = _taken(descriptor, folder, port)
+        access = _reserve(descriptor, folder, port)
     except ConfigurationError:
         os.close(descriptor)
         raise
@@ -124,7 +124,7 @@ def prepare(
     work = folder / WORK
     environment = server_environment(master)
     environment |= {
-        # Read by Spark itself. In the configuration, the token would be in a UI and in event logs.
+        # Spark reads the variable. In the configuration, the token would appear in the UI and in event logs.
         TOKEN_VARIABLE: access.token,
         jvm.OPTIONS_VARIABLE: _java_options(class_data_folder),
     }
@@ -133,8 +133,8 @@ def prepare(
     return Launch(command, environment, work, access, folder / CONNECTION_FILE)
 
 
-def _taken(folder: int, path: Path, wanted_port: int | None) -> Access:
-    """Lock the folder, empty the working folder, take the port, and write the connection."""
+def _reserve(folder: int, path: Path, wanted_port: int | None) -> Access:
+    """Lock the folder, empty the working folder, reserve the port, and write the connection."""
     try:
         fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -161,14 +161,14 @@ def _taken(folder: int, path: Path, wanted_port: int | None) -> Access:
 
 def become(launch: Launch) -> NoReturn:
     """Replace this process by the server."""
-    # What the server writes is private, its Unix sockets included.
+    # All files of the server are private, including its Unix sockets.
     os.umask(_OTHERS)
     os.chdir(launch.work)
     os.execve(launch.command[0], launch.command, dict(launch.environment))  # noqa: S606 - no shell is wanted
 
 
 def read_access(folder: Path) -> Access | None:
-    """Return port and token of the last start in a folder; None: there was none.
+    """Return port and token of the last start in a folder; None if there was none.
 
     :raises ConfigurationError: folder or file are not private, or :func:`prepare` did not write the file.
     """
@@ -184,7 +184,7 @@ def read_access(folder: Path) -> Access | None:
 def server_environment(master: str) -> dict[str, str]:
     """Return the environment of the server: that of this process without Airflow's own variables.
 
-    Functions of all tasks run there, and need neither Airflow's database nor its keys and connections.
+    Functions of all tasks run there, and must not see Airflow's database, keys and connections.
     """
     import pyspark
 
@@ -223,19 +223,19 @@ def _command(master: str, memory: str, port: int) -> tuple[str, ...]:
         "spark.connect.grpc.binding.address": LOOPBACK,
         "spark.connect.grpc.binding.port": str(port),
         "spark.driver.memory": memory,
-        # Tasks share it: none waits for the end of another one's jobs.
+        # Airflow tasks share the server: jobs of one need not wait for those of another.
         "spark.scheduler.mode": "FAIR",
         "spark.log.level": "WARN",
-        # A stream holds the rows since its last reset: a hundred sealed ones, in each task, have 90 MB.
+        # A stream keeps the rows since its last reset: a hundred sealed ones take 90 MB in each task.
         "spark.serializer.objectStreamReset": "4",
-        # Each session has Python workers of its own: they fork with their imports done.
+        # Each session has its own Python workers: they are forked with their imports done.
         "spark.python.daemon.module": worker_daemon.__name__,
-        # It authenticates nobody.
+        # The UI has no authentication.
         "spark.ui.enabled": "false",
         **server_defaults(master),
     }
     if master.startswith("local"):
-        # Without the 40 ms of a delayed acknowledgement for each small Python task.
+        # Over TCP a delayed acknowledgement costs each small Python task 40 ms.
         conf["spark.python.unix.domain.socket.enabled"] = "true"
     submit = Path(str(pyspark.__file__)).parent / "bin" / "spark-submit"
     options = [text for name, value in conf.items() for text in ("--conf", f"{name}={value}")]
@@ -243,7 +243,7 @@ def _command(master: str, memory: str, port: int) -> tuple[str, ...]:
 
 
 def _java_options(class_data_folder: Path | None) -> str:
-    # A full heap ends the JVM, so that it is started again and is not half dead.
+    # A full heap ends the JVM, so that it is restarted instead of staying half dead.
     options = ["-XX:+ExitOnOutOfMemoryError"]
     if class_data_folder is not None:
         archive = jvm.archive_of(class_data_folder, jvm.java())
@@ -256,7 +256,7 @@ def _java_options(class_data_folder: Path | None) -> str:
 
 
 def _private_folder(folder: Path) -> int:
-    """Return a descriptor of the folder, which is made where it is missing."""
+    """Return a descriptor of the folder, which is created if it is missing."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
@@ -273,7 +273,7 @@ def _private_folder(folder: Path) -> int:
 
 def _read_access(descriptor: int, folder: Path) -> Access | None:
     path = folder / CONNECTION_FILE
-    # A named pipe must not be waited for.
+    # O_NONBLOCK: opening a named pipe must not block.
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
         file = os.open(CONNECTION_FILE, flags, dir_fd=descriptor)
@@ -304,7 +304,7 @@ def _read_access(descriptor: int, folder: Path) -> Access | None:
 
 
 def _write_access(descriptor: int, access: Access) -> None:
-    """Replace the file in one step; nobody else can read it at any moment."""
+    """Replace the file atomically; other users cannot read it at any time."""
     staged = f".{CONNECTION_FILE}.{secrets.token_hex(4)}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
     with os.fdopen(os.open(staged, flags, 0o600, dir_fd=descriptor), "w", encoding="utf-8") as file:
@@ -332,10 +332,10 @@ def _free_port() -> int:
 
 
 def _reserve_ipv6(port: int) -> int | None:
-    """Keep everybody else from listening where clients that connect to ``localhost`` look, too.
+    """Keep others from listening on ``::1``, which clients that connect to ``localhost`` also try.
 
-    :return: descriptor of a socket that refuses connections; None: this machine has no IPv6.
-    :raises ConfigurationError: somebody has the port.
+    :return: descriptor of a socket that refuses connections; None if this machine has no IPv6.
+    :raises ConfigurationError: the port is in use.
     """
     reserved = None
     try:

@@ -1,7 +1,7 @@
-"""The JVM of a session that a task starts itself: ready sooner by an archive of its classes.
+"""Options for the JVM of a session that a task starts itself, and the class-data archive that speeds it up.
 
 A scheduled task starts a JVM, runs once and ends. Most of its CPU goes into loading classes from jars and
-into the optimising compiler, whose work pays off later than such a task ends.
+into the optimising compiler, whose work does not pay off before such a task ends.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ log = logging.getLogger(__name__)
 
 OPTIONS = "spark.driver.extraJavaOptions"
 OPTIONS_VARIABLE = "SPARK_SUBMIT_OPTS"
-"""Options that ``spark-submit``, and so every local PySpark session, adds to those of its JVM."""
+"""Variable with options that ``spark-submit``, and so every local PySpark session, adds to its JVM's."""
 
 SMALL_PLAN = 100_000
-"""Offsets up to which a run is over before the optimising compiler has paid off."""
+"""Offsets up to which a run ends before the optimising compiler pays off."""
 
 FEW_CORES = 2
-"""Of this process: a collector that works beside Spark's tasks then works in their place."""
+"""Cores of this process up to which a concurrent garbage collector would take CPU from Spark's tasks."""
 
 SERIAL_COLLECTOR = "-XX:+UseSerialGC"
 SHORT_LIVED = ("-XX:TieredStopAtLevel=1", SERIAL_COLLECTOR, "-XX:-UsePerfData")
@@ -42,7 +42,7 @@ LATE_OPTIMISER = (
     "-XX:Tier4CompileThreshold=120000",
     "-XX:Tier4BackEdgeThreshold=320000",
 )
-"""Eight times HotSpot's defaults: only what runs for each record of a large plan is worth optimising."""
+"""Eight times HotSpot's defaults: only code that runs for each record of a large plan is worth optimising."""
 _TIMEOUT = 180.0
 _LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 
@@ -70,9 +70,9 @@ gateway.proc.wait()
 def options_for(offsets: int, folder: Path, *, rows: bool = True) -> str:
     """Return the options of a local session's JVM.
 
-    :param offsets: how many the run reads: up to :data:`SMALL_PLAN` it is compiled quickly, not well, and
-        beyond that only what runs most often is compiled well.
-    :param rows: whether they pass the JVM as rows; else there is little in it that is worth more, ever.
+    :param offsets: number of offsets that the run reads: up to :data:`SMALL_PLAN` code is compiled fast but
+        not optimised, and beyond that only the hottest code is.
+    :param rows: whether records pass the JVM as rows; otherwise optimised code never pays off.
     :param folder: where archives are, see :func:`write_archive`.
     """
     options = log_options()
@@ -111,9 +111,9 @@ def check_spark() -> None:
 
 
 def log_options() -> list[str]:
-    """Return the option that sends Spark's log to standard output, and errors only to standard error.
+    """Return the option that sends Spark's log to standard output, and only errors to standard error.
 
-    None where somebody has a Log4j configuration of his own, which Spark then takes.
+    Empty if there is a Log4j configuration of the user, which Spark then uses.
     """
     if os.environ.get("LOG4J_CONFIGURATION_FILE"):
         return []
@@ -128,7 +128,7 @@ def log_options() -> list[str]:
 
 
 def java() -> Path:
-    """Return the Java that Spark takes: of ``JAVA_HOME``, else the first on ``PATH``.
+    """Return the Java that Spark uses: of ``JAVA_HOME``, else the first on ``PATH``.
 
     :raises ConfigurationError: there is none.
     """
@@ -140,7 +140,7 @@ def java() -> Path:
 
 
 def archive_of(folder: Path, java: Path) -> Path:
-    """Where the archive for the installed Spark belongs, whether it exists or not."""
+    """Return the path of the archive for the installed Spark, whether it exists or not."""
     import pyspark
 
     jars = sorted((Path(str(pyspark.__file__)).parent / "jars").glob("*.jar"))
@@ -148,9 +148,9 @@ def archive_of(folder: Path, java: Path) -> Path:
 
 
 def write_archive(folder: Path, java: Path) -> Path:
-    """Run a few jobs in a session of their own and keep the classes they needed, unless that was done.
+    """Run a few jobs in a separate session and archive the classes they load, unless the archive exists.
 
-    :return: the archive, 150 MB.
+    :return: path of the archive, 150 MB.
     :raises ConfigurationError: only Spark's client is installed, the folder cannot hold an archive, or the
         session failed: with its last lines.
     :raises EnvironmentMismatch: PySpark and its client, as installed here, do not fit together.
@@ -165,7 +165,7 @@ def write_archive(folder: Path, java: Path) -> Path:
             raise ConfigurationError(
                 f"other users can write to {folder}: no class data of Spark are used there (chmod go-w)"
             )
-        # Not below /tmp: where others write, the folder could become theirs while the JVM still writes.
+        # Not in /tmp: others could replace the folder there while the JVM still writes.
         with tempfile.TemporaryDirectory(prefix=".airflow-eos-spark-", dir=folder) as temporary:
             dumped = Path(temporary) / "classes.jsa"
             exit_code, output = _run_jobs(dumped)
@@ -178,7 +178,7 @@ def write_archive(folder: Path, java: Path) -> Path:
 
 
 def _run_jobs(dumped: Path) -> tuple[int, str]:
-    """Run the jobs in a session whose JVM writes an archive at its end; return its exit code and output."""
+    """Run the jobs in a session whose JVM writes an archive at exit; return its exit code and output."""
     process = subprocess.Popen(  # noqa: S603 - our own Python, our own text
         [sys.executable, "-c", _JOBS, json.dumps(_SETTINGS)],
         env={

@@ -1,11 +1,11 @@
-"""A Spark session in this process, with less waiting at its start and its end.
+"""A Spark session in this process that starts and stops faster.
 
-Spark makes a session in one thread, and starts the daemon of its Python workers, whose imports take about as
-long, when the first task needs it. Here both happen at once. At the end PySpark waits up to a second and a
-half until the server of its accumulators notices that it should stop. Here it stops in the background.
+Spark creates a session in one thread, and starts the daemon of its Python workers, whose imports take about
+as long, when the first task needs it. Here both happen at once. At the end PySpark waits up to a second and a
+half until its accumulator server notices that it should stop. Here it stops in the background.
 
-Other users of the host are kept out of the folders of its blocks by permissions. To encrypt the files would
-be a sixth of the CPU of a run with an Arrow process, whose JVM has no optimising compiler.
+Permissions keep other users of the host out of the session's block folders. Encrypting the files would take a
+sixth of the CPU of a run with an Arrow process, whose JVM has no optimising compiler.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ log = logging.getLogger(__name__)
 
 SWITCH = "spark.airflowEos.earlyWorker"
 """``false`` in Spark's configuration: the first task starts the daemon of the Python workers."""
-# By these, PySpark may answer a request for a local master with a Spark Connect session.
+# With these, PySpark may return a Spark Connect session for a local master.
 _API_MODE = "spark.api.mode"
 _CONNECT_VARIABLES = ("SPARK_API_MODE", "SPARK_CONNECT_MODE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_REMOTE")
 _SIMPLIFIED = "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled"
 _SIMPLIFIED_VARIABLE = "SPARK_SIMPLIFIED_TRACEBACK"
 _WORKER_TIMEOUT = 5.0
 _SECRET = re.compile(r"secret|password|token|access[.]?key", re.IGNORECASE)
-"""In the names of settings: Spark's own ``spark.redaction.regex``."""
+"""Matches the names of secret settings, like Spark's own ``spark.redaction.regex``."""
 _FETCHED = ("spark.jars", "spark.files", "spark.archives", "spark.submit.pyFiles")
-"""What ``spark-submit`` fetches before the JVM can be asked, with the credentials that it has then."""
+"""Settings with URLs that ``spark-submit`` fetches at its start, with the credentials on its command line."""
 
 
 @dataclass(eq=False)
@@ -55,10 +55,10 @@ class LocalSession:
 
     @classmethod
     def start(cls, settings: Mapping[str, str], *, early_worker: bool) -> LocalSession:
-        """Start a session, in a JVM that is started for it if there is none.
+        """Start a session, and a JVM for it if this process has none.
 
-        :param early_worker: start a Python worker while the session is made; for sessions whose tasks run on
-            this host.
+        :param early_worker: start a Python worker while the session is created; for sessions whose tasks run
+            on this host.
         """
         from pyspark.sql import SparkSession
 
@@ -108,7 +108,7 @@ def _is_classic(settings: Mapping[str, str]) -> bool:
 def _start_jvm(settings: Mapping[str, str]) -> None:
     """Start a JVM if this process has none, without secrets on its command line, which all users can read.
 
-    They follow with the context's settings. PySpark would put all settings on the command line.
+    Secrets follow with the context's settings. PySpark would put all settings on the command line.
     """
     from pyspark import SparkConf, SparkContext
 
@@ -124,7 +124,7 @@ def _start_worker(settings: Mapping[str, str]) -> threading.Thread:
 
     context = SparkContext.getOrCreate(SparkConf().setAll(list(settings.items())))
     if settings.get(_SIMPLIFIED, "true").lower() != "false":
-        # A daemon serves workers of one environment; Spark sets this variable for those of SQL only.
+        # A daemon serves workers of one environment; Spark sets this variable only for SQL workers.
         context.environment[_SIMPLIFIED_VARIABLE] = "1"
     thread = InheritableThread(target=_run_empty_task, args=(context,), name="airflow-eos-worker")
     thread.daemon = True
@@ -133,7 +133,7 @@ def _start_worker(settings: Mapping[str, str]) -> threading.Thread:
 
 
 def _keep_others_out(context: Any) -> None:
-    """Close the folders of blocks to other users, who can read them under the usual umask."""
+    """Deny other users access to the block folders, which they can read with the usual umask."""
     blocks = context._jvm.org.apache.spark.SparkEnv.get().blockManager()  # noqa: SLF001
     for folder in blocks.diskBlockManager().localDirs():
         Path(folder.getPath()).chmod(0o700)

@@ -1,9 +1,9 @@
-"""PySpark's daemon, from which Python workers fork: with their imports done, and gone when nobody needs it.
+"""PySpark's daemon for Python workers, which are forked with their imports done; it exits when idle.
 
-``spark.python.daemon.module`` of our server and of the local sessions that tasks start. Spark gives each
-session a daemon of its own, so modules of another session, or of an older release, are never found in it; but
-it would keep the daemon until the server ends, long after the session. One that has had no worker for a while
-ends itself; Spark starts another one where it is needed after all. Nothing of a Dag's is imported here.
+It is ``spark.python.daemon.module`` of our server and of the local sessions that tasks start. Spark gives
+each session its own daemon, so a worker never finds modules of another session or of an older release; but
+Spark would keep the daemon until the server ends, long after the session. A daemon without workers for a
+while ends itself; Spark starts another one if needed. It imports nothing of a Dag.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PRELOADED = (
     "airflow_eos.wire.produce",
 )
 IDLE_SECONDS = 30.0
-"""After the last worker, which Spark ends when it was idle for a minute."""
+"""Seconds after the end of the last worker, which Spark ends after an idle minute."""
 _LOOK = 5.0
 
 
@@ -51,9 +51,9 @@ def preload() -> None:
 def end_when_idle(
     seconds: float = IDLE_SECONDS, look: float = _LOOK, end: Callable[[int], object] = os._exit
 ) -> None:
-    """End this process when it has had no child for so long; a fork has neither the timer nor this end.
+    """End this process when it has had no child for ``seconds``; forks do not inherit the timer.
 
-    A timer and no thread: Spark's loop forks.
+    A timer, not a thread: Spark's loop forks.
     """
     last_child = time.monotonic()
 
@@ -71,9 +71,9 @@ def end_when_idle(
 
 
 def end_quietly(worker: Callable[[socket.socket, bool], int]) -> Callable[[socket.socket, bool], int]:
-    """Wrap PySpark's loop over the tasks of a worker: closed by the JVM it has an exit code, not a trace.
+    """Wrap PySpark's task loop: if the JVM closes the socket, return an exit code without a traceback.
 
-    Spark closes the socket of a worker that was idle for a minute, or that it wants no more of.
+    Spark closes the socket of a worker that was idle for a minute or that it no longer needs.
     """
 
     def quiet(sock: socket.socket, authenticated: bool) -> int:
@@ -87,19 +87,19 @@ def end_quietly(worker: Callable[[socket.socket, bool], int]) -> Callable[[socke
 
 
 def report_unless_closed(unraisable: Any) -> None:
-    """Report the error of a finalizer, unless it is of a file whose socket Spark has closed.
+    """Report the error of a finalizer, unless it is about a file whose socket Spark has closed.
 
-    The worker's output still holds bytes then, and from Python 3.13 on a file reports that they are lost.
+    The worker's output buffer still has bytes then, and since Python 3.13 a file reports that they are lost.
     """
     if not isinstance(unraisable.exc_value, BrokenPipeError):
         sys.__unraisablehook__(unraisable)
 
 
 def send_encodable(handle: Callable[..., None]) -> Callable[..., None]:
-    """Wrap ``pyspark.worker.handle_worker_exception``: it escapes text that UTF-8 cannot hold.
+    """Wrap ``pyspark.worker.handle_worker_exception`` so that it escapes text that UTF-8 cannot encode.
 
-    PySpark announces an exception before it encodes its text. Where that fails, as with half of a surrogate
-    pair (``U+D83D`` alone), Spark waits for the text, and the worker for Spark to close the socket, for ever.
+    PySpark announces an exception before it encodes its text. If that fails, as with half of a surrogate pair
+    (``U+D83D`` alone), Spark waits for the text, and the worker for Spark to close the socket, forever.
     """
 
     def sent(error: BaseException, outfile: IO[bytes], *more: Any) -> None:
@@ -122,7 +122,7 @@ if __name__ == "__main__":
     from pyspark import daemon, worker
 
     preload()
-    gc.freeze()  # a worker's garbage collection would go through all that was imported, and copy its pages
+    gc.freeze()  # a worker's garbage collection would traverse all imported objects, and copy their pages
     worker.handle_worker_exception = send_encodable(worker.handle_worker_exception)
     end_when_idle()
     daemon.worker = end_quietly(daemon.worker)

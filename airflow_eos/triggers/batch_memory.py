@@ -1,4 +1,4 @@
-"""The state of an asset's watcher: the last announced batch, and the announced end of each partition."""
+"""The state of an asset watcher: the last announced batch, and the announced end of each partition."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ Batch = dict[str, Any]
 
 @dataclass(slots=True)
 class BatchMemory:
-    """Cuts batches that follow one another, whether or not somebody reads them in between.
+    """Forms consecutive batches, whether or not their records are read in between.
 
     :param batch: payload of the last one.
-    :param positions: where the group stood at the last look, per partition; the log's end at the first look
-        where it has no position and begins there.
-    :param announced: end of what was announced, per partition.
-    :param topic_ids: the topics at the last look.
+    :param positions: the group's position at the last poll, by partition; the log's end at the first poll if
+        the group has no position and begins there.
+    :param announced: end of the announced offsets, by partition.
+    :param topic_ids: the topics' ids at the last poll.
     """
 
     batch: Batch | None = None
@@ -28,7 +28,7 @@ class BatchMemory:
     topic_ids: dict[str, str] = field(default_factory=dict)
 
     def look(self, topic_ids: Mapping[str, str]) -> None:
-        """Forget what was announced of a topic that was made again since the last look, and the last one."""
+        """Drop the last batch and the announced ends of topics that were recreated since the last poll."""
         recreated = {name for name, before in self.topic_ids.items() if topic_ids.get(name, before) != before}
         if recreated:
             self.batch = None
@@ -40,10 +40,10 @@ class BatchMemory:
     def pending(
         self, unread: Sequence[OffsetRange], unplaced: Collection[TopicPartition] = ()
     ) -> list[OffsetRange]:
-        """Return what no batch holds yet: from the group's position or the announced end to the range's end.
+        """Return the offsets of no batch yet, from the group's position or the announced end on.
 
-        A position below the last one means that somebody moved the group back, an end below the announced one
-        that the topic lost its end: then what was announced there does not count.
+        A position below the last one means that somebody moved the group back, and an end below the announced
+        one that the log was truncated: then the announced end of the partition is dropped.
 
         :param unplaced: partitions without a position, where the group begins at the end of the log.
         """
@@ -52,7 +52,7 @@ class BatchMemory:
             tp = offsets.topic_partition
             start = offsets.start
             if tp in unplaced:
-                # The end moves from look to look: the first one stands until a run has fixed a position.
+                # The log's end moves between polls: keep the first one until a run has committed a position.
                 start = min(self.positions.get(tp, offsets.end), offsets.end)
             announced = self.announced.get(tp)
             if announced is not None and (start < self.positions.get(tp, 0) or offsets.end < announced):
@@ -70,7 +70,7 @@ class BatchMemory:
         max_records: int | None,
         unplaced: Collection[TopicPartition] = (),
     ) -> Batch:
-        """Return the payload for the first ``max_records`` offsets of what is pending, and remember it.
+        """Return the payload for the first ``max_records`` pending offsets, and store it as the last batch.
 
         :param unplaced: partitions that belong to the batch even with an empty range.
         """
@@ -95,11 +95,11 @@ class BatchMemory:
         return self.batch
 
     def is_unread(self, unread: Sequence[OffsetRange], unplaced: Collection[TopicPartition] = ()) -> bool:
-        """Return whether a part of the last batch is unread; asked after :meth:`pending`.
+        """Return whether a part of the last batch is unread; to be called after :meth:`pending`.
 
         A run that was planned between two batches may have read a part. The log must still hold the batch.
 
-        :param unplaced: partitions without a position: of an empty range nothing else tells.
+        :param unplaced: partitions without a position: an empty range of the batch is unread only there.
         """
         ends = {offsets.topic_partition: offsets.end for offsets in unread}
         ranges = [OffsetRange.from_list(offsets) for offsets in (self.batch or {}).get("ranges", [])]
@@ -123,7 +123,7 @@ class BatchMemory:
         memory = cls()
         if state is not None:
             memory.batch = state["batch"]
-            memory.topic_ids = dict(state.get("topic_ids", {}))  # earlier releases kept none
+            memory.topic_ids = dict(state.get("topic_ids", {}))  # earlier releases stored none
             for topic, partition, position, end in state["announced"]:
                 memory.positions[TopicPartition(topic, partition)] = position
                 memory.announced[TopicPartition(topic, partition)] = end

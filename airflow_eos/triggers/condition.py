@@ -1,4 +1,4 @@
-"""The base of triggers, and of conditions that a trigger polls in the triggerer, or a sensor in its task."""
+"""Base classes of triggers, and of conditions that the triggerer, or a sensor in its task, polls."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from airflow_eos.exceptions import BrokersUnavailable, CredentialsRefused, EosEr
 log = logging.getLogger(__name__)
 
 MAX_FAILURES = 10
-"""Questions in a row that may fail for a reason that may pass: a connection that cannot be read now, or whose
-credentials, with which the sensor has asked before, were just changed."""
+"""Consecutive polls that may fail with a transient error: the connection cannot be read now, or credentials
+that worked for the sensor were just changed."""
 
 
 class SerializedTrigger(BaseTrigger):
@@ -36,33 +36,33 @@ class SerializedTrigger(BaseTrigger):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class ConditionTrigger(SerializedTrigger):
-    """Ask until there is an answer, then fire one event; the first question comes after ``poll_interval``.
+    """Poll a condition until it holds, then fire one event; the first poll comes after ``poll_interval``.
 
     The event is ``{"answer": {...}}``, or ``{"error": <class of airflow_eos.exceptions>, "message": ...}`` if
-    the question cannot be answered. Unreachable brokers are asked again; a few times in a row also those that
-    refuse the credentials, and what failed outside this package (Airflow's API server, its database).
-    Blocking calls run in a thread.
+    the poll fails for good. Unreachable brokers are polled again without limit; after refused credentials, or
+    errors outside this package (Airflow's API server, its database), it polls again only a few times in a
+    row. Blocking calls run in a thread.
     Airflow's database gets the name of the connection, not its contents.
 
     :param kafka_config_id: connection of type ``kafka``.
-    :param poll_interval: seconds between two questions.
+    :param poll_interval: seconds between two polls.
     """
 
     kafka_config_id: str = "kafka_default"
     poll_interval: float = 60.0
 
     def ask(self, kafka: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Ask once; None: not yet. Blocks.
+        """Evaluate the condition once; None if it does not hold yet. Blocks.
 
         :param kafka: client configuration.
-        :raises EosError: the question cannot be answered.
+        :raises EosError: the condition cannot be evaluated.
         """
         raise NotImplementedError
 
     def poll(self) -> dict[str, Any] | None:
-        """Read the connection and ask once; None: not yet, or no broker answered. Blocks.
+        """Read the connection and call :meth:`ask`; None if it returned None or no broker answered. Blocks.
 
-        :raises EosError: the question cannot be answered.
+        :raises EosError: the condition cannot be evaluated.
         """
         from airflow_eos.hooks.kafka_eos import KafkaEosHook
 
@@ -84,7 +84,7 @@ class ConditionTrigger(SerializedTrigger):
         """
         failures = 0
         while True:
-            # The sensor has just asked. And Airflow 3.3 can fail the try if an event comes before the
+            # The sensor has just polled. And Airflow 3.3 can fail the try if an event comes before the
             # scheduler has seen the end of the process that deferred (apache/airflow#67287, #72716).
             await asyncio.sleep(self.poll_interval)
             try:
@@ -94,7 +94,7 @@ class ConditionTrigger(SerializedTrigger):
                 failures += 1
                 may_pass = isinstance(error, CredentialsRefused) or not isinstance(error, EosError)
                 if may_pass and failures < MAX_FAILURES:
-                    log.warning("Question %d of %d failed: %r", failures, MAX_FAILURES, error)
+                    log.warning("Failed poll %d of %d: %r", failures, MAX_FAILURES, error)
                     answer = None
                 elif isinstance(error, EosError):
                     yield TriggerEvent({"error": type(error).__name__, "message": str(error)})

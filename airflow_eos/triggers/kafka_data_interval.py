@@ -1,4 +1,4 @@
-"""Fires when a data interval is over in the topics, not only on the clock."""
+"""Fires when a data interval is over in the topics, not only by the clock."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class KafkaDataIntervalTrigger(ConditionTrigger):
-    """Fire when every partition has passed the end of an interval; parameters as the sensor has them.
+    """Fire when every partition has passed the end of an interval; other parameters are the sensor's.
 
     :param start: ISO time with a zone.
     :param end: ISO time with a zone.
     :param allowed_lateness: seconds.
-    :param ledger_topic: ledger that holds boundaries which are fixed already.
+    :param ledger_topic: ledger with the boundaries that are already fixed.
     """
 
     topics: Sequence[str]
@@ -37,7 +37,7 @@ class KafkaDataIntervalTrigger(ConditionTrigger):
     def ask(self, kafka: Mapping[str, Any]) -> dict[str, Any] | None:
         """Return ``{"start", "end"}`` once every partition has passed the end.
 
-        :raises IntervalUnaccountable: the log cannot tell what it holds; the run would say the same.
+        :raises IntervalUnaccountable: the log does not show what the interval holds; a run would fail, too.
         """
         from airflow_eos import settings
         from airflow_eos.engine.lag import interval_waits_for

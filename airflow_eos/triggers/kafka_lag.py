@@ -18,11 +18,11 @@ log = logging.getLogger(__name__)
 class KafkaLagTrigger(ConditionTrigger):
     """Fire when enough offsets lie between a group's position and the last stable offset.
 
-    With ``start="latest"`` a partition without a position is enough: nothing counts as unread there before a
-    run has fixed the position, and that run is the one that waits behind. Other parameters are the sensor's.
+    With ``start="latest"`` a partition without a position is enough: nothing counts as unread there until a
+    run has fixed the position, and that run waits for this trigger. Other parameters are the sensor's.
 
-    :param any_after: ISO time from which on a single record is enough; None: never.
-    :param ledger_topic: ledger that knows the cursor where committed offsets are gone.
+    :param any_after: ISO time from which a single record is enough; None: never.
+    :param ledger_topic: ledger that has the cursor if committed offsets have expired.
     """
 
     topics: Sequence[str]

@@ -1,4 +1,4 @@
-"""An event for an asset each time a batch of records has arrived in its topics."""
+"""Fires an event for an asset each time a batch of records has arrived in its topics."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ log = logging.getLogger(__name__)
 
 _STATE_PREFIX = "airflow_eos.offset_range."
 _MAX_STATE_KEY = 512
-"""Characters of a key in Airflow's database: PostgreSQL and MySQL refuse more."""
+"""Maximum length of a key in Airflow's database: PostgreSQL and MySQL refuse longer ones."""
 
 
 @contextlib.contextmanager
-def _refusing() -> Iterator[None]:
-    """Raise what is refused as a TypeError, too: a triggerer fails that trigger, and ends by any other error.
+def _as_type_error() -> Iterator[None]:
+    """Turn a ConfigurationError into a TypeError, too: on other errors the whole triggerer would end.
 
-    It makes triggers of parameters that another version of this package has stored.
+    The triggerer creates triggers from parameters that another version of this package may have stored.
     """
     try:
         yield
@@ -50,16 +50,16 @@ class OffsetRangeTrigger(CheckedParameters, SerializedTrigger, BaseEventTrigger)
     one another without gap or overlap. The event is a wake-up: what is read, and that it is written once, is
     the business of the run it starts, whose cursor is the group's committed offsets.
 
-    **How it works:** a batch begins where the group stands or where the last event ended, whichever is later,
+    **How it works:** a batch begins at the group's position or the end of the last event, whichever is later,
     and ends at the last stable offset, or after ``max_records``. The last batch is kept in the asset's state.
-    A triggerer that starts anew while a part of the last batch is unread announces it once more, with the
-    same payload, since the event may have died with the old triggerer: equal ``batch`` means equal records.
-    Of several events that Airflow had not stored yet, only the last one comes again.
-    A topic that was made again is announced from its beginning; its batches may equal those of the old one.
+    A triggerer that restarts while a part of the last batch is unread announces it once more, with the same
+    payload, since the event may have died with the old triggerer: equal ``batch`` means equal records. Of
+    several events that Airflow had not stored yet, only the last one is repeated.
+    A recreated topic is announced from its beginning; its batches may equal those of the old one.
 
     **With** ``start="latest"`` a group without a position begins where the log ends when its first run
-    starts; that run reads nothing. So the first look announces such partitions at once, with empty ranges,
-    for a run to fix the position; until one has, the end which that look met stands for it.
+    starts; that run reads nothing. So the first poll announces such partitions at once, with empty ranges, so
+    that a run fixes the position; until then the log's end at the first poll counts as the position.
 
     **Payload:** ``{"batch": <digest of the ranges>, "group_id": ..., "records": <offsets in the ranges>,
     "ranges": [[topic, partition, start, end], ...]}``
@@ -79,7 +79,7 @@ class OffsetRangeTrigger(CheckedParameters, SerializedTrigger, BaseEventTrigger)
     :param ledger_topic: ledger that knows the group's cursor if its offsets have expired; default ``[eos]
         ledger_topic``.
     :param kafka_config_id: connection of type ``kafka``.
-    :param poll_interval: seconds between two looks.
+    :param poll_interval: seconds between two polls.
     :raises ConfigurationError: a value is wrong; Airflow shows it as an import error of the Dag.
     """
 
@@ -95,17 +95,17 @@ class OffsetRangeTrigger(CheckedParameters, SerializedTrigger, BaseEventTrigger)
 
     def __new__(cls, *arguments: Any, **given: Any) -> Self:
         """Refuse a misspelt parameter."""
-        with _refusing():
+        with _as_type_error():
             return super().__new__(cls, *arguments, **given)
 
     def __post_init__(self) -> None:
-        with _refusing():
+        with _as_type_error():
             check_literals(type(self), vars(self))
         self.topics = list(self.topics)
         super().__post_init__()
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Announce batch after batch; retries after every error, without end."""
+        """Announce batch after batch; retry forever after any error."""
         memory = await self._restore()
         restored = memory.batch is not None
         waiting_since: float | None = None
@@ -113,7 +113,7 @@ class OffsetRangeTrigger(CheckedParameters, SerializedTrigger, BaseEventTrigger)
             try:
                 group_unread = await to_thread(f"kafka {self.kafka_config_id}", self._look)
             except Exception as error:
-                # A watcher that ends is started again at once, as often as it ends.
+                # Do not end: Airflow would restart the watcher at once, each time.
                 trace = not isinstance(error, EosError)
                 name, pause = type(error).__name__, self.poll_interval
                 log.warning("Asking again in %.0f s: %s: %s", pause, name, error, exc_info=trace)
@@ -135,7 +135,7 @@ class OffsetRangeTrigger(CheckedParameters, SerializedTrigger, BaseEventTrigger)
                 batch = memory.announce(self.group_id, pending, self.max_records, first_seen)
                 waiting_since = None
                 yield TriggerEvent(batch)
-                # Afterwards: what dies in between is announced again, never forgotten.
+                # After the event: if the triggerer dies in between, the batch is repeated, never lost.
                 await self._store(memory)
                 continue
             await asyncio.sleep(self.poll_interval)
@@ -165,7 +165,7 @@ class OffsetRangeTrigger(CheckedParameters, SerializedTrigger, BaseEventTrigger)
             return BatchMemory()
         try:
             return BatchMemory.from_state(await store.aget(self._state_key))
-        except Exception as error:  # noqa: BLE001 - a cache: without it the group's offsets decide
+        except Exception as error:  # noqa: BLE001 - only a cache: without it the group's offsets decide
             log.warning("The last batch is not known (%s); starting from the group's offsets", error)
             return BatchMemory()
 
@@ -175,5 +175,5 @@ class OffsetRangeTrigger(CheckedParameters, SerializedTrigger, BaseEventTrigger)
             return
         try:
             await store.aset(self._state_key, memory.to_state())
-        except Exception as error:  # noqa: BLE001 - a cache, see above
+        except Exception as error:  # noqa: BLE001 - only a cache, see above
             log.warning("The last batch could not be stored (%s); a new triggerer may repeat it", error)

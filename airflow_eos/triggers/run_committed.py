@@ -17,9 +17,9 @@ log = logging.getLogger(__name__)
 class RunCommittedTrigger(ConditionTrigger):
     """Fire when the ledger holds a run.
 
-    A *yes* of the ledger is final, even if the other Dag's task fails afterwards; after a *no* it asks again.
+    A record in the ledger is final, even if the other Dag's task fails afterwards; without one it asks again.
 
-    :param work: what is known of the run, see :func:`~airflow_eos.engine.committed.find_committed_by_key`.
+    :param work: known properties of the run, see :func:`~airflow_eos.engine.committed.find_committed_by_key`.
     """
 
     pipeline: str
@@ -40,7 +40,7 @@ class RunCommittedTrigger(ConditionTrigger):
                 deployment, pipeline=self.pipeline, run_key=self.run_key, work=self.work
             )
         except LedgerMissing as error:
-            log.info("Not committed yet: %s", error)  # the first run of all makes the ledger
+            log.info("Not committed yet: %s", error)  # the very first run creates the ledger
             return None
         if record is None:
             log.info("%s is not committed yet", self.run_key)

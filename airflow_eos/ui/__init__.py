@@ -1,1 +1,1 @@
-"""Pages in Airflow about the ledger's runs and their completeness."""
+"""Web pages in Airflow about the ledger's runs and their completeness."""

@@ -1,4 +1,4 @@
-"""Finds the page about a Dag, a Dag run or a task instance of Airflow."""
+"""Finds the page for a Dag, a Dag run or a task instance of Airflow."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from airflow_eos.ui.viewer import Viewer
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The Dag, Dag run or task instance; an empty name stands for any.
+    """The requested Dag, Dag run or task instance; an empty name matches any.
 
     :param map_index: a number, or another text of Airflow for a task that is not mapped.
     """
@@ -28,9 +28,9 @@ class Asked:
     map_index: str = ""
 
     def names(self, task: Mapping[str, Any]) -> bool:
-        """Return whether these are the names of a task instance, or what Airflow 3.1 makes of them.
+        """Return whether these names match a task instance, also if Airflow 3.1 did not encode them.
 
-        It puts names into the addresses of tabs as they are, where a plus stands for a blank.
+        It puts raw names into the addresses of tabs, where a plus is decoded as a blank.
         """
         values = {"dag_id": self.dag_id, "run_id": self.run_id, "task_id": self.task_id}
         if self.map_index.isdecimal():

@@ -1,4 +1,4 @@
-"""Answers of the pages: HTML, JSON and files, all with the same headers."""
+"""HTTP responses of the pages: HTML, JSON and files, all with the same headers."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ templates.filters["age"] = age_text
 
 
 async def with_headers(request: Request, call_next: RequestResponseEndpoint) -> Response:
-    """Give every answer the headers of the pages, including FastAPI's own, and answer HEAD like GET."""
+    """Add the headers of the pages to every response, including FastAPI's own; handle HEAD like GET."""
     method = request.method
     request.scope["method"] = "GET" if method == "HEAD" else method
     response = await call_next(request)
-    request.scope["method"] = method  # by which the server leaves out the body
+    request.scope["method"] = method  # the server omits the body of HEAD
     for name, value in HEADERS.items():
         response.headers.setdefault(name, value)
     return response
 
 
 def base_of(request: Request) -> str:
-    """Return the path of the pages: Airflow mounts them, and may itself be behind a path."""
+    """Return the root path of the pages: Airflow mounts them, and may itself be below a path."""
     return str(request.scope.get("root_path", "")).rstrip("/")
 
 
@@ -58,7 +58,7 @@ def html_answer(request: Request, template: str, status: int = 200, **values: An
 
 def json_answer(values: Any, status: int = 200) -> Response:
     """Return values as JSON."""
-    # A record may hold text that UTF-8 or JSON cannot: it becomes a "?" or an error, the page remains.
+    # Text of a record that UTF-8 cannot encode becomes "?", and a number that JSON lacks an error.
     text = json.dumps(values, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return Response(text.encode(errors="replace"), status, headers=HEADERS, media_type="application/json")
 

@@ -1,4 +1,4 @@
-"""The pages, and the same as JSON below ``/api/v1``; only the API server imports this module.
+"""The pages, and their contents as JSON below ``/api/v1``; only the API server imports this module.
 
 Airflow does not authenticate a plugin's application: every route depends on :func:`_viewer`.
 """
@@ -96,9 +96,9 @@ def _viewer(user: GetUserDep) -> Viewer:
 
 
 def _viewer_of_everything(user: GetUserDep) -> Viewer:
-    """Like :func:`_viewer`, with administrators: users who may see the connection of the pages.
+    """Like :func:`_viewer`, but marks administrators: users who may see the connection of the pages.
 
-    They could ask the brokers themselves.
+    They could query the brokers themselves.
     """
     viewer = _viewer(user)
     connection = ConnectionDetails(conn_id=settings.ui_kafka_config_id())
@@ -113,7 +113,7 @@ Text = Annotated[str, Query(max_length=2_000)]
 
 
 def _ask(request: Request, viewer: Viewer, question: Callable[[KnownRuns], T]) -> T:
-    """Ask the desk, but not for a user without Dags, who could see no answer and would delay others."""
+    """Ask the desk, unless the user has no Dags, could see no result, and would only delay others."""
     if not viewer.dag_ids and not viewer.is_admin:
         raise Trouble(NOT_SHOWN, "Nothing to show", "There is no Dag that you may see.")
     return _desk(request).ask(question, viewer.name)
@@ -127,11 +127,11 @@ def _desk(request: Request) -> Desk:
 # -- pages, and the same as JSON --------------------------------------------------------------------------
 
 Answered = tuple[dict[str, Any], int]
-"""The values of a page, and the status of the answer."""
+"""The values of a page, and the status of the response."""
 
 
 def _page(path: str, template: str) -> Callable[[Callable[..., Answered]], Callable[..., Answered]]:
-    """Return a decorator that answers a path with HTML, and the same path below ``/api/v1`` with JSON."""
+    """Return a decorator that serves a view as HTML at a path, and as JSON at that path below ``/api/v1``."""
 
     def add(view: Callable[..., Answered]) -> Callable[..., Answered]:
         @functools.wraps(view)  # FastAPI reads the parameters of the view
@@ -159,7 +159,7 @@ def _pipelines(
     state: Text = "",
     order: Order = "urgency",
 ) -> Answered:
-    """All pipelines; without an answer of Kafka, Airflow's part."""
+    """All pipelines; only Airflow's part if Kafka does not answer."""
     prefix, now = settings.default_prefix(), utc_now()
     ledger: LedgerRows | None = None
     trouble: Trouble | None = None
@@ -226,7 +226,7 @@ def _transactions(request: Request, viewer: AskingAll) -> Answered:
 
 @_page("/health", "health.html")
 def _health(request: Request, viewer: AskingAll) -> Answered:
-    """The doctor's checks that need no writing."""
+    """The read-only checks of the doctor."""
     prefix, now = settings.default_prefix(), utc_now()
     attempts = _attempts(viewer, now) or ()
 
@@ -316,7 +316,7 @@ def _on_trouble(request: Request, error: Trouble) -> Response:
 
 
 def _on_invalid(request: Request, error: RequestValidationError) -> Response:
-    """Name what is wrong without the values, which JSON may not be able to repeat."""
+    """Name the invalid parameters without their values, which JSON may not be able to represent."""
     problems = (f"{', '.join(map(str, part['loc']))}: {part['msg']}" for part in error.errors())
     return _on_trouble(request, Trouble(422, "Not understood", "; ".join(problems)))
 

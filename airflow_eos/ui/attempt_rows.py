@@ -11,7 +11,7 @@ from airflow_eos.ui.attempts import LOOKED_BACK, Attempt
 from airflow_eos.ui.moments import ago
 
 Kind = Literal["failed", "retrying", "running", "waiting", "never ran", "succeeded", "unknown"]
-"""How the last attempt of a pipeline ended, the most urgent first."""
+"""The outcome of a pipeline's last attempt, the most urgent first."""
 ATTEMPTS_SHOWN = 50
 """Attempts of one pipeline on its page."""
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -41,7 +41,7 @@ _UPSTREAM = "A task before it failed, so this one did not start."
 
 
 def kind_of(attempt: Attempt) -> Kind:
-    """Return how an attempt ended; all other states of Airflow mean that it has not."""
+    """Return the outcome of an attempt; any other state of Airflow counts as running."""
     if not attempt.state:
         return "waiting" if attempt.try_number > 0 else "never ran"
     return _OF_STATE.get(attempt.state, "running")

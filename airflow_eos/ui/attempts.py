@@ -29,9 +29,9 @@ OPERATORS = (
 )
 """Classes of this package that run a pipeline, as Airflow names them in task instances."""
 RUNS_OF_A_DAG = 10
-"""Newest runs of a Dag that are looked at."""
+"""Number of newest runs of a Dag that are read."""
 LOOKED_BACK = dt.timedelta(days=31)
-"""Runs that started before are not looked at."""
+"""Maximum age of Dag runs that are read."""
 
 Tasks = Mapping[tuple[str, str, int], str]
 """Pipelines by Dag id, task id and map index."""
@@ -44,7 +44,7 @@ class Attempt:
     :param group: consumer group; empty before the task's first start.
     :param map_index: -1 if the task is not mapped.
     :param state: Airflow's state of the task instance; empty before it is scheduled.
-    :param try_number: of the latest try, from 1; 0 before the first.
+    :param try_number: number of the latest try, from 1; 0 before the first.
     :param max_tries: number of tries after the first that Airflow may make.
     :param at: start of the try, or else of its Dag run; aware.
     """
@@ -79,7 +79,7 @@ def read_attempts(
     try:
         with create_session(scoped=False) as session:
             rows = list(_rows(session, permitted, now, pipelines).mappings())
-    # RuntimeError: there is no session in this process; ValueError: the driver cannot send a name.
+    # RuntimeError: no session in this process; ValueError: the driver cannot encode a name.
     except (SQLAlchemyError, RuntimeError, ValueError) as error:
         log.warning("The page cannot read Airflow's metadata database", exc_info=error)
         return None
@@ -156,7 +156,7 @@ def _attempt(row: Mapping[str, Any], pipeline: str) -> Attempt:
 def _pipelines(
     row: Mapping[str, Any], by_task: Tasks, of_task: Mapping[tuple[str, str], Collection[str]]
 ) -> Collection[str]:
-    """Return the pipelines of a task instance: of one that Airflow has not expanded, all of its task."""
+    """Return the pipelines of a task instance: all of its task's if Airflow has not expanded it yet."""
     if row["group"]:
         return [_pipeline(row)]
     task = (row["dag_id"], row["task_id"])
@@ -175,7 +175,7 @@ def _pipeline(row: Mapping[str, Any]) -> str:
 def _moment(row: Mapping[str, Any]) -> dt.datetime:
     """Return the start of a try, or else of its Dag run.
 
-    A cleared Dag run starts anew; a task in it that waits keeps its old start.
+    Clearing restarts a Dag run, but a waiting task in it keeps its old start.
     """
     moments = [moment for moment in (row["start_date"], row["started"]) if moment is not None]
     return max(moment if moment.tzinfo else moment.replace(tzinfo=dt.timezone.utc) for moment in moments)

@@ -1,4 +1,4 @@
-"""Requests of the pages to brokers and ledger; thread-safe."""
+"""Sends the pages' requests to brokers and ledger; thread-safe."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class SourceLogs:
 
 
 class BrokerAnswers(Closeable):
-    """Asks brokers and the ledger; each call has its own connections while it runs.
+    """Queries brokers and the ledger; each call has its own connections while it runs.
 
     A call that waits for a silent broker therefore blocks no other. Connections of a failed call are closed,
-    the others are kept.
+    others are reused.
 
     :param deployment: its principal needs Read on the ledger and Describe on the topics.
     """

@@ -1,7 +1,7 @@
-"""Answers the pages' questions from brokers, each within a few seconds and independent of others.
+"""Answers the pages' queries from brokers, each within a few seconds and independent of others.
 
-A call that takes longer goes on in its thread, so that the first reading of a large ledger ends, and the user
-is told so. Errors are shown without details of the connection; the API server's log has the rest.
+A call that takes longer goes on in its thread, so that the first read of a large ledger completes, and the
+user gets a message. Errors are shown without details of the connection, which are in the API server's log.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ from airflow_eos.ui.trouble import TOO_MANY, Trouble, trouble_of
 T = TypeVar("T")
 
 ANSWER_SECONDS = 5.0
-"""How long a page waits for the brokers."""
+"""Time that a page waits for the brokers."""
 VERIFY_SECONDS = 30.0
-"""How long it waits for a run's output to be read again."""
+"""Time that a page waits for the verification of a run's output."""
 VERIFY_OFFSETS = 1_000_000
-"""Runs whose output spans more, with offsets of others in between, are verified by ``airflow eos verify``."""
+"""Only ``airflow eos verify`` verifies runs whose output spans more, including others' offsets in between."""
 _START_ANEW = (LedgerReplaced, AuthorizationFailed, ConfigurationError)
 _FRESH_SECONDS = 1.0
 _DAMAGED_KEPT = 1_000
 QUESTIONS_WAITING = (3, 24)
-"""Of one user, and of all: each waits in a thread of the API server, which has 40."""
+"""Limits for one user and for all: each query waits in a thread of the API server, which has 40."""
 CALLS_UNDER_WAY = (3, 32)
-"""Calls to brokers of one user, and of all: they may take longer than their callers wait."""
+"""Limits of calls to brokers for one user and for all: they may take longer than their callers wait."""
 _VERIFICATIONS = (1, 4)
 
 
 class SharedCalls:
     """Runs each call in its own thread, once for all concurrent callers (single flight).
 
-    No lock is held while a call runs. With a lock around calls, or a single thread, a silent broker of a
+    No lock is held while a call runs. With a lock around calls, or a single thread, a silent broker of one
     pipeline would delay the pages of all others.
 
-    :param of_one_user: number of calls that run at a time for one user; a call counts for its first user.
-    :param of_all: number of calls that run at a time.
+    :param of_one_user: maximum of concurrent calls for one user; a call counts for its first user.
+    :param of_all: maximum of concurrent calls.
     """
 
     def __init__(self, of_one_user: int, of_all: int) -> None:
@@ -63,7 +63,7 @@ class SharedCalls:
         :param name: calls of the same name share one result.
         :param seconds: time limit of the wait; the call itself goes on.
         :raises TimeoutError: there is no result in time.
-        :raises Trouble: the call is not running, and too many are, of this user or of all.
+        :raises Trouble: the call is not running yet, and too many others are, of this user or of all.
         """
         with self._lock:
             future = self._under_way.get(name)
@@ -93,10 +93,10 @@ class SharedCalls:
 class Desk:
     """One history of the ledger for all requests of a process.
 
-    A question has its own time and connections; equal questions share one answer. Only the ledger is read for
-    all together, once a second.
+    A query has its own time limit and connections; equal queries share one result. Only the ledger is read
+    for all together, once a second.
 
-    :ivar damaged: runs, by pipeline and run key, whose output differed from the receipts when verified last.
+    :ivar damaged: runs, by pipeline and run key, whose output differed from the receipts at the last check.
     """
 
     def __init__(
@@ -112,9 +112,9 @@ class Desk:
         self.damaged: tuple[tuple[str, str], ...] = ()
 
     def ask(self, question: Callable[[KnownRuns], T], user: str = "") -> T:
-        """Answer from the ledger's state of at most a second ago.
+        """Answer from a state of the ledger that is at most a second old.
 
-        :param user: the user's name; only a few questions of one user wait at a time.
+        :param user: the user's name; only a few queries of one user may wait at a time.
         :raises Trouble: there is no answer, or none in time.
         """
         end = time.monotonic() + self._seconds
@@ -130,7 +130,7 @@ class Desk:
             return question(history.as_of_now(ask_brokers, self.damaged))
 
         try:
-            # In a thread of its own, so that the time limit holds for every question.
+            # In its own thread, so that the time limit holds for every query.
             return self._questions.result(object(), answer, user=user, seconds=self._seconds)
         except TimeoutError:
             raise self._silence() from None
@@ -138,7 +138,7 @@ class Desk:
             raise trouble_of(error) from error
 
     def close(self) -> None:
-        """Close the connections; the next question opens them again."""
+        """Close the connections; the next query opens them again."""
         history, self._history = self._history, None
         if history is not None:
             history.close()
@@ -147,7 +147,8 @@ class Desk:
         """Read a run's output again; remembers differences in :attr:`damaged`.
 
         :param user: the user's name; one run of one user at a time.
-        :raises Trouble: the user's last verification goes on, the run is too large, or it took too long.
+        :raises Trouble: the user's last verification is still running, the run is too large, or it took too
+            long.
         """
         offsets = sum(receipt.span for receipt in record.receipts if receipt.records)
         if offsets > VERIFY_OFFSETS:

@@ -1,4 +1,4 @@
-"""Drawings of the pages: a figure of the last runs, the time of runs by state, the offsets of a partition."""
+"""Drawings of the pages: a metric of the last runs, the time of runs by state, the offsets of a partition."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from airflow_eos.run.states import HOLDS_OPEN, IN_WORDS, State
 from airflow_eos.wording import counted
 
 WIDTH = 1000.0
-"""Of all drawings."""
+"""Width of all drawings."""
 MEANING: Mapping[str, str] = {state.value: text for state, text in IN_WORDS.items()}
-"""The condition that holds when a state is entered; states of a newer version have none."""
+"""The condition that holds when a state is entered; without states of newer versions."""
 _HOLDS_OPEN = frozenset(state.value for state in HOLDS_OPEN)
 HEIGHT = 100.0
 _FILLED = 0.8
-"""Share of its place that a bar takes."""
+"""Width of a bar as a share of its slot."""
 _LEAST = 2.0
-"""Height of the smallest bar: a figure of 0 is drawn, an unknown figure is not."""
+"""Height of the smallest bar: a value of 0 is drawn, an unknown one is not."""
 SEGMENTS_SHOWN = 2_000
-"""Of one lane in JSON."""
+"""Maximum number of segments of a lane in JSON."""
 _NARROW = 3.0
 
 
@@ -51,7 +51,7 @@ def bars_of(figures: Sequence[float | None], text: Callable[[float], str]) -> di
 
 
 def states_of(record: RunRecord) -> list[dict[str, Any]]:
-    """Return each state, in seconds, with the place in a drawing of the time before it.
+    """Return each state with the seconds before it, and the position of that time in a drawing.
 
     ``open`` says whether the transaction was open meanwhile.
     """
@@ -75,7 +75,7 @@ def states_of(record: RunRecord) -> list[dict[str, Any]]:
 def shares_of(records: Sequence[RunRecord]) -> dict[str, Any]:
     """Return a stacked bar of the times before each state, for each run.
 
-    Repeated visits of a state are one part.
+    Repeated visits of a state are merged into one part.
     """
     rows = []
     for record in records:
@@ -133,7 +133,7 @@ def lane_of(lane: Lane, visible: Mapping[str, RunRecord]) -> dict[str, Any]:
 
 
 def _label(lane: Lane, begin: int, end: int) -> str:
-    """Describe the drawing of a lane in words."""
+    """Return the text alternative of a lane's drawing."""
     parts = Counter(segment.kind.value for segment in (*lane.segments, *lane.again))
     kinds = ", ".join(f"{number:,} {kind}" for kind, number in sorted(parts.items()))
     return f"{lane.where}, offsets {range_text(begin, end)}" + (f": {kinds}" if kinds else "")
@@ -152,9 +152,9 @@ def _segment(segment: Segment, visible: Mapping[str, RunRecord]) -> dict[str, An
 def _shapes(
     segments: Sequence[Segment], begin: int, end: int, visible: Mapping[str, RunRecord]
 ) -> list[dict[str, Any]]:
-    """Return rectangles of a drawing that is 1000 wide; joins those that are too narrow to be seen.
+    """Return rectangles of a drawing of width 1000; joins those that are too narrow to be seen.
 
-    Problems are never too narrow.
+    Problems get a visible minimum width.
     """
     scale = WIDTH / max(end - begin, 1)
     shapes: list[dict[str, Any]] = []

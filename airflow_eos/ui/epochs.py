@@ -1,6 +1,6 @@
 """The producer epochs around a run: of the run before it, of its own attempts, of the run after it.
 
-Run records alone prove them: an attempt of another process that committed nothing has no row.
+The only source is run records: an attempt of another process that committed nothing has no row.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ def epoch_rows(
 ) -> list[dict[str, Any]]:
     """Return a row for each known epoch of a run's transactional id, the lowest first.
 
-    :param runs: of its pipeline, in the order of their commits.
-    :param may_see: a run that may not be seen has no name.
+    :param runs: runs of its pipeline, in commit order.
+    :param may_see: runs that the user may not see are shown without a name.
     """
     before, after = _neighbours(record, runs)
     rows = []
@@ -37,7 +37,7 @@ def epoch_rows(
         fenced = last and after is not None and is_fenced(record, after)
         part = f", epoch {number} of {len(ends)}" if len(ends) > 1 else ""
         row = _row(f"this run{part}", record, f"{end}{'; fenced by the next run' if fenced else ''}")
-        # The record names the epoch of the attempt that committed, no other.
+        # The record has only the epoch of the attempt that committed.
         rows.append(row if last else {**row, "epoch": f"below {row['epoch']}"})
     if after is not None:
         effect = _effect(record, after, "; it fenced this run")
@@ -46,19 +46,19 @@ def epoch_rows(
 
 
 def is_fenced(run: RunRecord, successor: RunRecord) -> bool:
-    """Return whether nobody can write under a run's epoch any more, since another took a higher one."""
+    """Return whether a run's epoch is fenced, because its successor took a higher one."""
     old, new = run.producer, successor.producer
     same = (old.transactional_id, old.producer_id) == (new.transactional_id, new.producer_id)
     return same and old.producer_epoch < new.producer_epoch
 
 
 def attempt_ends(record: RunRecord) -> tuple[str, ...]:
-    """Return how each epoch ended that the run's own process took under the id, that of the commit last."""
+    """Return how each epoch ended that the run's own process took; the committed one is the last."""
     ends: list[str] = []
     previous = ""
     for state, _ in record.trace:
         if state == State.FENCED.value and previous == State.CHECKED.value:
-            ends.clear()  # it was committed already, and is reprocessed under an id of its own
+            ends.clear()  # it was already committed, and is reprocessed under another transactional id
         elif state == State.FENCED.value and previous not in ("", State.ASKED.value):
             ends.append(_ENDS.get(previous, _SPENT))
         previous = state
@@ -66,7 +66,7 @@ def attempt_ends(record: RunRecord) -> tuple[str, ...]:
 
 
 def _neighbours(record: RunRecord, runs: Sequence[RunRecord]) -> tuple[RunRecord | None, RunRecord | None]:
-    """Return the runs that held the transactional id before and after, None for an unknown run."""
+    """Return the runs with the same transactional id before and after; None for an unknown run."""
     name = record.producer.transactional_id
     same = [run for run in runs if run.producer.transactional_id == name]
     at = next((number for number, run in enumerate(same) if run.run_key == record.run_key), None)
@@ -76,7 +76,7 @@ def _neighbours(record: RunRecord, runs: Sequence[RunRecord]) -> tuple[RunRecord
 
 
 def _effect(run: RunRecord, following: RunRecord, fenced: str) -> str:
-    """Return the outcome of a run that the epochs of two runs prove; empty if they prove none."""
+    """Return the text that follows from the epochs of two consecutive runs; empty if there is none."""
     if is_fenced(run, following):
         return fenced
     renamed = run.producer.producer_id != following.producer.producer_id

@@ -23,16 +23,16 @@ from airflow_eos.ui.known_runs import AskBrokers, KnownRuns, PipelineHistory
 RUNS_KEPT = 2_000
 """Records of one pipeline in memory; older records are reduced to the offsets they read."""
 CHARACTERS_KEPT = 32 << 20
-"""JSON of all records in memory, in characters; above it the pipeline that holds most gives up its oldest."""
+"""Characters of JSON of all records in memory; above it the largest pipeline drops its oldest records."""
 _UNREADABLE_KEPT = 100
 
 
 class RunHistory(KnownRuns, Closeable):
     """Keeps the committed runs of a ledger in memory: :meth:`refresh` reads new ones. Writes nothing.
 
-    Bounded by :data:`RUNS_KEPT` and :data:`CHARACTERS_KEPT`. One thread at a time refreshes it. Others may
-    read it meanwhile: a refresh changes copies, which replace :attr:`pipelines` and :attr:`intents` at its
-    end.
+    Bounded by :data:`RUNS_KEPT` and :data:`CHARACTERS_KEPT`. Only one thread may refresh it at a time; others
+    may read it meanwhile: a refresh changes copies, which replace :attr:`pipelines` and :attr:`intents` at
+    its end.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class RunHistory(KnownRuns, Closeable):
         self._control.close()
 
     def as_of_now(self, ask_brokers: AskBrokers, damaged: Collection[tuple[str, str]]) -> KnownRuns:
-        """Return the runs of the last refresh, for a question with its own way of asking brokers."""
+        """Return the runs of the last refresh for one query, with its own function to call brokers."""
         return KnownRuns(
             self.deployment,
             self.pipelines,
@@ -73,7 +73,7 @@ class RunHistory(KnownRuns, Closeable):
         """Read the records committed since the last refresh.
 
         :raises LedgerMissing: there is no ledger, and there never was one.
-        :raises LedgerReplaced: it is not the ledger of before, or is lost.
+        :raises LedgerReplaced: the ledger is not the one that was used before, or is lost.
         """
         with self._control.refusing_lost_ledger():
             if not self._verified:
@@ -107,7 +107,7 @@ class RunHistory(KnownRuns, Closeable):
         self.unreadable = ()
 
     def _read(self) -> bool:
-        """Take new records; return whether all must be read again.
+        """Add new records; return whether the whole ledger must be read again.
 
         This is necessary after the dismissal of a record of which only the reads are kept, and after a new
         record of the signed offsets.
@@ -118,13 +118,13 @@ class RunHistory(KnownRuns, Closeable):
             if change.key == keys.SIGNED_KEY:
                 is_outdated |= not first
             elif change.value is None:
-                is_outdated |= self._is_dead(change)
+                is_outdated |= self._apply_tombstone(change)
             elif (place := self._dead.get(change.key)) is None or place[1] < change.offset:
-                self._take(change, change.value)
+                self._apply(change, change.value)
         return is_outdated
 
-    def _is_dead(self, change: LedgerChange) -> bool:
-        """Take a tombstone; return whether its record may be among the forgotten."""
+    def _apply_tombstone(self, change: LedgerChange) -> bool:
+        """Apply a tombstone; return whether its record may be one of which only the reads are kept."""
         place = self._dead.get(change.key)
         if place is not None and place[1] >= change.offset:
             return False
@@ -136,19 +136,19 @@ class RunHistory(KnownRuns, Closeable):
         owner = next((pipeline.name for pipeline in self._next.values() if name in pipeline.runs), None)
         if owner is None:
             return any(pipeline.earlier.runs for pipeline in self._next.values())
-        pipeline = self._to_change(owner)
+        pipeline = self._mutable(owner)
         self._characters -= pipeline.drop(name)
         if not pipeline.runs and not pipeline.earlier.runs:
             del self._next[owner]
         return False
 
-    def _take(self, change: LedgerChange, value: LedgerValue) -> None:
+    def _apply(self, change: LedgerChange, value: LedgerValue) -> None:
         try:
             if keys.is_run_record(change.key):
                 self._add(_record_of(change.key, value), len(value.text))
             elif change.key.startswith(keys.HORIZONS):
                 horizon = Horizon.from_json(value, change.key)
-                self._to_change(horizon.pipeline).pruned = Earlier.of_horizon(horizon)
+                self._mutable(horizon.pipeline).pruned = Earlier.of_horizon(horizon)
             elif change.key.startswith(keys.INTENTS):
                 self._next_intents[change.key] = Intent.from_json(value, change.key)
             else:
@@ -158,7 +158,7 @@ class RunHistory(KnownRuns, Closeable):
                 self.unreadable = (*self.unreadable, str(error))
 
     def _add(self, record: RunRecord, size: int) -> None:
-        pipeline = self._to_change(record.pipeline)
+        pipeline = self._mutable(record.pipeline)
         self._characters += size - pipeline.add(record, size)
         if len(pipeline.runs) > self._runs_kept:
             self._characters -= pipeline.forget_oldest()
@@ -166,7 +166,7 @@ class RunHistory(KnownRuns, Closeable):
             largest = max(self._next.values(), key=lambda pipeline: pipeline.characters)
             if len(largest.runs) == 1:
                 return
-            self._characters -= self._to_change(largest.name).forget_oldest()
+            self._characters -= self._mutable(largest.name).forget_oldest()
 
     def _add_reset(self, key: str, value: LedgerValue) -> None:
         record = ResetRecord.from_json(value, key)
@@ -175,9 +175,9 @@ class RunHistory(KnownRuns, Closeable):
         resets = (*self._resets.get(record.pipeline, ()), Reset.of(moment, record))
         self._resets[record.pipeline] = resets
         if record.pipeline in self._next:
-            self._to_change(record.pipeline).resets = resets
+            self._mutable(record.pipeline).resets = resets
 
-    def _to_change(self, name: str) -> PipelineHistory:
+    def _mutable(self, name: str) -> PipelineHistory:
         """Return a mutable pipeline for the next state."""
         if name not in self._copied:
             history = self._next.get(name)

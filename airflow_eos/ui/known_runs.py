@@ -1,4 +1,4 @@
-"""The committed runs of a ledger in memory, and the brokers' present answers, for a single question."""
+"""The committed runs of a ledger in memory, and current data of the brokers, for a single query."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ T = TypeVar("T")
 class PipelineHistory:
     """The committed runs of one pipeline; immutable once a refresh has published it.
 
-    :param runs: the newest ones, by run key, in the order of their commits.
-    :param earlier: the reads of older ones.
+    :param runs: the newest runs, by run key, in commit order.
+    :param earlier: the reads of older runs.
     :param pruned: the reads of runs whose records are pruned.
-    :param characters: size of the kept records' JSON; ``sizes`` of each.
+    :param characters: size of the kept records' JSON; ``sizes`` has the size of each.
     """
 
     name: str
@@ -64,7 +64,7 @@ class PipelineHistory:
         return replace(self, runs=dict(self.runs), earlier=self.earlier.copy(), sizes=dict(self.sizes))
 
     def add(self, record: RunRecord, size: int) -> int:
-        """Take the record of a run; return the size of its earlier one, which it replaces."""
+        """Add the record of a run; return the size of its earlier record, which it replaces."""
         freed = self.drop(record.run_key)
         self.runs[record.run_key] = record
         self.sizes[record.run_key] = size
@@ -105,12 +105,12 @@ class AskBrokers(Protocol):
 
 @dataclass(eq=False, repr=False)
 class KnownRuns:
-    """The committed runs of a ledger at one moment, and the brokers' present answers.
+    """The committed runs of a ledger at one moment, and current data of the brokers.
 
-    :param pipelines: by name; immutable.
-    :param intents: by key: open INTENTs of tables; immutable.
-    :param brokers: answers questions that memory cannot.
-    :param damaged: runs, by pipeline and run key, whose output differed from the receipts when verified last.
+    :param pipelines: pipelines by name; immutable.
+    :param intents: open INTENTs of tables by key; immutable.
+    :param brokers: provides what is not in memory.
+    :param damaged: runs, by pipeline and run key, whose output differed from the receipts at the last check.
     """
 
     deployment: Deployment
@@ -119,12 +119,12 @@ class KnownRuns:
     reader: LedgerReader
     unreadable: Sequence[str]
     brokers: BrokerAnswers
-    # By default in the thread that asks, without a time limit.
+    # By default in the calling thread, without a time limit.
     ask_brokers: AskBrokers = lambda _name, call, /, *, seconds=None: call()  # noqa: ARG005
     damaged: Collection[tuple[str, str]] = ()
 
     def coverage(self, pipeline: PipelineHistory) -> Coverage:
-        """Return the reads of a pipeline's runs beside the present logs of its source topics."""
+        """Return the reads of a pipeline's runs compared with the current logs of its source topics."""
         return _coverage(pipeline, self._logs(pipeline.topics), *pipeline.drawn)
 
     def summaries(self, pipelines: Collection[PipelineHistory]) -> list[Coverage]:
@@ -137,7 +137,7 @@ class KnownRuns:
         return self.ask_brokers(("logs", names), lambda: self.brokers.logs(names))
 
     def open_transactions(self, *, seconds: float | None = None) -> dict[str, TransactionDescription]:
-        """Return the open transactions of this prefix that may be described, by transactional id.
+        """Return the open transactions of this prefix that this principal may Describe, by transactional id.
 
         :raises TimeoutError: a broker takes longer.
         """

@@ -1,8 +1,8 @@
 """The lag of a pipeline at each run and now, from its run records without the brokers.
 
-In offsets, the lag of a cursor's run is the number that it read or left. In time, figures are upper bounds:
-no record that a run read was readable when the last run began that left nothing. The lag of a data
-interval's run is the time since the end of the interval.
+In offsets, the lag of a cursor's run is the number that it read or left. In time, values are upper bounds:
+no record that a run read was readable when the last run that left nothing began. The lag of a data interval's
+run is the time since the end of the interval.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from airflow_eos.run.work import recorded_interval
 from airflow_eos.ui.moments import moment
 
 RUNS_LOOKED_AT = 100
-"""Newest runs of a pipeline in which its lag now is looked for."""
+"""Number of newest runs of a pipeline from which its current lag is derived."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Lag:
 
 
 def lags_of(records: Iterable[RunRecord]) -> dict[str, Lag]:
-    """Return the lag of a pipeline's runs, which are in the order of their commits, by their run keys."""
+    """Return the lag of each run by run key; the records are those of one pipeline in commit order."""
     lags: dict[str, Lag] = {}
     caught_up: dict[str, dt.datetime] = {}  # when the newest run began that left nothing, by transactional id
     for record in records:
@@ -59,8 +59,8 @@ def _lag_of(record: RunRecord, caught_up: dict[str, dt.datetime]) -> Lag:
 def seconds_behind(records: Sequence[RunRecord], coverage: Coverage, now: dt.datetime) -> float | None:
     """Return an upper bound of the age of the oldest unread offset; None if unknown.
 
-    :param records: of one pipeline, in the order of their commits.
-    :param coverage: of them, beside the present source logs.
+    :param records: records of one pipeline, in commit order.
+    :param coverage: their coverage of the current source logs.
     """
     if coverage.unseen:
         return None
@@ -76,7 +76,7 @@ def seconds_behind(records: Sequence[RunRecord], coverage: Coverage, now: dt.dat
 
 
 def _caught_up_in(records: Sequence[RunRecord], waiting: set[TopicPartition]) -> dt.datetime | None:
-    """Return when all of these partitions had been read to their end; None if a partition never was."""
+    """Return when all of these partitions were last read to their end; None if one never was."""
     since: list[dt.datetime] = []
     for record in reversed(records):
         began = moment(record.started_at)

@@ -1,4 +1,4 @@
-"""Texts of moments and time spans."""
+"""Parses and formats moments and time spans."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from airflow_eos.ledger.records.run_record import RunRecord
 
 
 def moment(text: str) -> dt.datetime | None:
-    """Return an aware moment; None if the text is none: other programs may have written it."""
+    """Parse an aware moment; None for any other text, which another program may have written."""
     try:
         parsed = utc_moment(text)
     except ValueError:

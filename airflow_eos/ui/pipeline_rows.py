@@ -42,9 +42,9 @@ _LONG_AGO = ""  # before every moment as a text
 
 @dataclass(frozen=True, slots=True)
 class LedgerRows:
-    """The ledger's part.
+    """The ledger's part of the list.
 
-    :param rows: of the user's pipelines, sorted by name.
+    :param rows: rows of the user's pipelines, sorted by name.
     :param tasks: the last pipeline of each task instance.
     """
 
@@ -78,9 +78,9 @@ def pipelines_view(
 ) -> dict[str, Any]:
     """Return the pipelines of a user, and their number per state.
 
-    :param ledger: None if it has no answer.
-    :param attempts: that the user may see, the newest first; None if they cannot be read.
-    :param transactions: open ones that the user may see.
+    :param ledger: None if the ledger cannot be read.
+    :param attempts: attempts that the user may see, the newest first; None if they cannot be read.
+    :param transactions: open transactions that the user may see.
     :param unseen_transactions: why these are unknown; empty if they are known.
     :param find: part of the name of a pipeline, a Dag or an error, in any case.
     :param dag: id of a Dag that has run or tried the pipelines; empty for all.
@@ -194,13 +194,13 @@ _EMPTY: Mapping[str, Any] = {
     "whole": None,
     "sentence": "",
 }
-"""A row of which nothing is known."""
+"""A row without any known value."""
 
 
 def _row_or_reason(
     history: KnownRuns, viewer: Viewer, pipeline: PipelineHistory, coverage: Coverage, now: dt.datetime
 ) -> dict[str, Any]:
-    """Return the row of a pipeline, or the reason why it cannot be made."""
+    """Return the row of a pipeline, or a row with the reason why it cannot be shown."""
     try:
         return pipeline_row(history, viewer, pipeline, coverage, now)
     except Exception:

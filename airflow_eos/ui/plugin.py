@@ -1,4 +1,4 @@
-"""The plugin: a view in Airflow's menu with its pages, and the listener of failed tries.
+"""The Airflow plugin: the pages with their menu entry and tabs, and the listener of failed tries.
 
 Every process of Airflow imports it; only the API server imports the pages' modules.
 """
@@ -18,18 +18,18 @@ from airflow_eos.operators.failure_record import FAILURE_KEY, FailureRecord
 log = logging.getLogger(__name__)
 
 NAME = "Exactly once"
-"""Of the entry in the menu, and of each tab."""
+"""Title of the menu entry and of each tab."""
 
 
 class FailureListener:
-    """Airflow's listener of failed tries, in the task's process: stores the record of those of a pipeline."""
+    """Listener of failed tries, in the task's process: stores a failure record for tasks of pipelines."""
 
     @hookimpl
     def on_task_instance_failed(self, task_instance: Any, error: str | BaseException | None) -> None:
         """Push the record as an XCom; an error is logged and changes nothing for the task."""
         # In the API server, where a user may set a task's state, there is neither an operator nor an error.
         task = getattr(task_instance, "task", None)
-        # An instance of a mapped task is none of its class before its arguments are known.
+        # An instance of a mapped task is not an instance of its class before its arguments are resolved.
         task = getattr(task, "operator_class", task)
         if not hasattr(task, "build_spec") or not isinstance(error, BaseException):
             return
@@ -50,8 +50,8 @@ class EosPlugin(AirflowPlugin):
     def external_views(self) -> list[dict[str, Any]]:
         """Return the entry in the menu *Browse*, and tabs of Dags, their runs and task instances.
 
-        Airflow fills names into the addresses of tabs. It cannot leave out a tab of a Dag without pipelines:
-        the page says so.
+        Airflow fills names into the addresses of tabs. It cannot hide the tab of a Dag without pipelines: the
+        page reports that there are none.
         """
         if not settings.ui_kafka_config_id():
             return []

@@ -40,7 +40,7 @@ def run_row(record: RunRecord, lag: Lag) -> dict[str, Any]:
 
 
 def task_of_record(record: RunRecord) -> dict[str, Any]:
-    """Return the names of the record's task; drops unexpected values, which other programs may write."""
+    """Return the key of the record's task instance; drops unexpected values of other programs."""
     index = record.of_task("map_index")
     return {
         "dag_id": record.dag_id,

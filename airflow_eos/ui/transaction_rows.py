@@ -29,18 +29,18 @@ MEANING: Mapping[TransactionState, str] = {
 }
 """Explains the state of an open transaction."""
 SECONDS_BESIDE = 1.0
-"""How long a page that shows more waits for all brokers, which it asks for open transactions."""
+"""Time that a page with other contents waits for all brokers to list open transactions."""
 _OLD = 0.8
-"""Share of its time-out from which on an open transaction is a warning: runs take much less."""
+"""Share of its time-out from which an open transaction is a warning: runs take much less."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenNow:
     """Open transactions of the prefix, by transactional id.
 
-    :param shown: those of records that the user may see, with the pipeline's name.
-    :param shared: ids of those that may as well be of records that the user may not see.
-    :param unrecorded: those without a pipeline in the ledger.
+    :param shown: transactions of records that the user may see, with the pipeline's name.
+    :param shared: ids that may also belong to records that the user may not see.
+    :param unrecorded: transactions without a pipeline in the ledger.
     :param unseen: why they are unknown; empty if they are known.
     """
 
@@ -51,7 +51,7 @@ class OpenNow:
 
     @classmethod
     def beside(cls, history: KnownRuns, viewer: Viewer, prefix: str) -> OpenNow:
-        """Like :meth:`of`, for a page that can do without them."""
+        """Like :meth:`of`, for a page that also works without them."""
         try:
             return cls.of(history, viewer, prefix, seconds=SECONDS_BESIDE)
         except AuthorizationFailed as error:
@@ -62,9 +62,9 @@ class OpenNow:
 
     @classmethod
     def of(cls, history: KnownRuns, viewer: Viewer, prefix: str, *, seconds: float | None = None) -> OpenNow:
-        """Ask brokers and ledger; omits transactions of other users' records.
+        """Query brokers and ledger; omits transactions of other users' records.
 
-        :param seconds: time limit; None for that of the question.
+        :param seconds: time limit; None for that of the query.
         """
         records = [record for pipeline in history.pipelines.values() for record in pipeline.runs.values()]
         own = _owners((record for record in records if viewer.may_see(record)), prefix)
@@ -147,6 +147,6 @@ def _owners(records: Iterable[RunRecord], prefix: str) -> Callable[[str], str]:
 
 
 def _pipeline_of(name: str, groups: Iterable[tuple[str, str]], prefix: str) -> str:
-    """Return the first pipeline of these, each with its group, that has a transactional id; or empty."""
+    """Return the first of these pipelines, each with its group, that has a transactional id; else empty."""
     matching = (pipeline for pipeline, group in groups if keys.belongs_to(name, prefix, pipeline, group))
     return min(matching, default="")

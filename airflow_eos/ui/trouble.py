@@ -1,4 +1,4 @@
-"""Errors of questions, in words without details of the connection."""
+"""Errors of the pages' queries, without details of the connection."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from airflow_eos.exceptions import (
 log = logging.getLogger(__name__)
 
 TOO_MANY = 429
-"""Status of the answer to a user of whom too many questions wait."""
+"""HTTP status for a user with too many waiting queries."""
 
 
 class Trouble(Exception):
-    """A question without an answer; the message is for the page."""
+    """A query without a result; the message is for the page."""
 
     def __init__(self, status: int, title: str, text: str) -> None:
         super().__init__(title)

@@ -10,16 +10,16 @@ from airflow_eos.ui.known_runs import KnownRuns, PipelineHistory
 from airflow_eos.ui.trouble import Trouble
 
 NOT_SHOWN = 403
-"""Status of the answer about an object that does not exist, or belongs to another user."""
+"""HTTP status for an object that does not exist, or belongs to another user."""
 
 
 @dataclass(eq=False)
 class Viewer:
     """A user's permissions.
 
-    :param name: of the user; questions of one user are limited together.
-    :param is_admin: may see transactions without a Dag.
-    :param sees_attempts: may see task instances of these Dags, and their XComs, which hold errors.
+    :param name: name of the user; the number of concurrent queries per user is limited.
+    :param is_admin: whether the user may see transactions without a Dag.
+    :param sees_attempts: whether the user may see task instances of these Dags and their XComs, with errors.
     """
 
     dag_ids: AbstractSet[str]
@@ -31,7 +31,7 @@ class Viewer:
         self.dag_ids = frozenset(self.dag_ids) - {""}
 
     def may_see(self, record: RunRecord) -> bool:
-        """Whether the record names a Dag that this user may see."""
+        """Return whether the record names a Dag that this user may see."""
         return record.dag_id in self.dag_ids
 
     def pipelines(self, history: KnownRuns) -> list[PipelineHistory]:

@@ -1,8 +1,8 @@
 """The contents of the pages as plain values, from records that a user may see.
 
 A record belongs to the Dag that it names. A user sees a pipeline if a record of it belongs to one of the
-user's Dags, with the topics of these records. Records of other Dags count in the coverage of these topics,
-without a name.
+user's Dags, with the topics of these records. Records of other Dags count in the coverage of these topics
+anonymously.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from airflow_eos.wording import counted
 RUNS_A_PAGE = 50
 LANES_SHOWN = 64
 RUNS_DRAWN = 50
-"""Newest runs of a pipeline whose lag and speed its page draws."""
+"""Newest runs of a pipeline whose lag and throughput its page draws."""
 SHARES_SHOWN = 20
-"""Newest runs of a page whose time is drawn state by state."""
+"""Newest runs of a page whose time is drawn by state."""
 TOPICS_SHOWN = 50
-"""Whose health is looked at."""
+"""Maximum number of topics whose health is checked."""
 _WORST_FIRST = ("fail", "warn", "unknown", "ok")
 
 
@@ -63,7 +63,7 @@ def pipeline_view(
     matching = [
         record for record in reversed(visible.values()) if find in record.run_key or find in record.run_id
     ]
-    # Backfills commit in any order: runs of intervals come by interval, others (sorting is stable) by commit.
+    # Backfills commit in any order: sort runs of intervals by interval; others keep their commit order.
     matching.sort(key=lambda record: recorded_interval(record) or (), reverse=True)
     shown = matching[page * RUNS_A_PAGE : (page + 1) * RUNS_A_PAGE]
     lags = lags_of(visible.values())
@@ -94,7 +94,7 @@ def pipeline_view(
 
 
 def _drawings(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return a drawing of each figure that is known of the runs of these rows, the oldest first."""
+    """Return a drawing of each metric with known values in these rows, the oldest run first."""
     drawn = [
         (title, bars_of([row[name] for row in rows], text))
         for title, name, text in (

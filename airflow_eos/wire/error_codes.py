@@ -170,9 +170,9 @@ _LEADER: Mapping[int, Reaction] = {
 
 FETCH: Mapping[int, Reaction] = {
     **_LEADER,
-    35: Fatal(BrokerUnsupported, "UNSUPPORTED_VERSION: the broker does not speak Fetch 4 to 11"),
+    35: Fatal(BrokerUnsupported, "UNSUPPORTED_VERSION: the broker does not speak Fetch 10"),
 }
-"""Answer to Fetch, version 4 to 11."""
+"""Answer to Fetch, version 10."""
 
 LIST_OFFSETS: Mapping[int, Reaction] = {
     **_LEADER,
@@ -220,7 +220,7 @@ ADD_OFFSETS: Mapping[int, Reaction] = {
 }
 """Answer to AddOffsetsToTxn, version 0 to 3."""
 
-SHARE_GROUP = "a share group has this name, and takes no committed offsets: choose another group_id"
+SHARE_GROUP = "a share group has this name, and takes no offsets: delete it, or choose another group_id"
 
 TXN_OFFSET_COMMIT: Mapping[int, Reaction] = {
     **COORDINATOR,

@@ -287,10 +287,10 @@ def fetch_request(
         session_epoch=-1,
         topics=by_topic(positions, lambda topic, parts: topic_class(topic=topic, partitions=parts), part),
         forgotten_topics_data=[],
-        rack_id="",
-        # 10 is the first version that returns zstd batches; above 12, requests name topics by id.
+        # The first version that returns zstd batches, and the last one in which a leader names no follower to
+        # read from instead, with an empty answer (KIP-392): a replica.selector.class decides.
         min_version=10,
-        max_version=11,
+        max_version=10,
     )
 
 

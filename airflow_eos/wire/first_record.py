@@ -6,11 +6,16 @@ is loaded, ListOffsets would return the first transaction's marker for every lat
 Brokers search one segment only, the first whose highest timestamp is not older. Its record of that time may
 have been removed, by compaction (a producer's last batch stays, without records, but with its timestamp) or
 DeleteRecords, or none of its records has a timestamp. Then they find nothing, whatever later segments hold.
+
+A record of an aborted transaction counts like any other, except one of the far future, which would stop all
+later intervals although no reader sees it.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
+from itertools import chain
 
 import numpy as np
 
@@ -18,11 +23,13 @@ from airflow_eos.exceptions import CorruptBatch, OffsetsOutOfRange
 from airflow_eos.model.kafka import TimedOffset
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.recordbatch.decode import decode_batch
+from airflow_eos.recordbatch.isolation import data_batches
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.fetch import fetch_answers
 from airflow_eos.wire.offsets import first_since, list_offsets, max_timestamps
 
 _MAX_ATTEMPTS = 5
+_AHEAD_MS = 3_600_000  # brokers' default of message.timestamp.after.max.ms from Kafka 4 on
 
 
 def first_records(
@@ -66,6 +73,8 @@ def _first_record(
             if first is None:
                 start = list_offsets(connections, [tp], "earliest")[tp]
                 return _search(connections, tp, start, timestamp)
+            if first.timestamp > time.time() * 1000 + _AHEAD_MS:
+                return _search(connections, tp, first.offset, timestamp)
             if _is_marker(connections, tp, first.offset):
                 return _search(connections, tp, first.offset + 1, timestamp)
             break
@@ -96,15 +105,17 @@ def _is_marker(connections: BrokerConnections, tp: TopicPartition, offset: int) 
 def _search(
     connections: BrokerConnections, tp: TopicPartition, start: int, timestamp: int
 ) -> TimedOffset | None:
-    """Read the log from ``start``; return the first record at or after the time.
+    """Read the log from ``start``; return the first record at or after the time that is not aborted.
 
     A batch that cannot be decoded counts by its header, with its first offset: a run skips all of it or none.
     """
     end = list_offsets(connections, [tp], "latest", isolation="read_uncommitted")[tp]
-    answers = fetch_answers(connections, tp, start, end, isolation="read_uncommitted")
-    for answer in answers:
-        for batch in answer.batches:
-            if batch.header.is_control or batch.header.max_timestamp < timestamp:
+    stable = list_offsets(connections, [tp], "latest")[tp]
+    decided = fetch_answers(connections, tp, start, stable)
+    undecided = fetch_answers(connections, tp, max(start, stable), end, isolation="read_uncommitted")
+    for answer in chain(decided, undecided):
+        for batch in data_batches(answer.batches, answer.aborted):
+            if batch.header.max_timestamp < timestamp:
                 continue
             try:
                 records = decode_batch(

@@ -1,4 +1,4 @@
-"""One task for the benchmarks, with Spark inside, and on a warm Spark Connect server."""
+"""One task for the benchmarks: with Spark inside the task, and on a warm Spark Connect server."""
 
 from __future__ import annotations
 

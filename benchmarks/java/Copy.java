@@ -56,7 +56,7 @@ public final class Copy {
         return longer;
     }
 
-    /** Two clients share the partitions; each commits all it copies, and its offsets, in one transaction. */
+    /** Two clients share the partitions; each commits its copied records and offsets in one transaction. */
     private static void clients(String servers, String source, String sink) throws Exception {
         String group = "clients-" + UUID.randomUUID();
         ExecutorService pool = Executors.newFixedThreadPool(THREADS);
@@ -66,8 +66,8 @@ public final class Copy {
             Callable<Void> copy = () -> copyShare(servers, source, sink, group, number);
             all.add(pool.submit(copy));
         }
-        for (Future<Void> one : all) {
-            one.get();
+        for (Future<Void> share : all) {
+            share.get();
         }
         pool.shutdown();
     }
@@ -83,29 +83,29 @@ public final class Copy {
                         new KafkaConsumer<>(reading, new ByteArrayDeserializer(), new ByteArrayDeserializer());
                 KafkaProducer<byte[], byte[]> producer =
                         new KafkaProducer<>(writing, new ByteArraySerializer(), new ByteArraySerializer())) {
-            List<TopicPartition> mine = consumer.partitionsFor(source).stream()
-                    .filter(found -> found.partition() % THREADS == number)
-                    .map(found -> new TopicPartition(source, found.partition()))
+            List<TopicPartition> partitions = consumer.partitionsFor(source).stream()
+                    .filter(info -> info.partition() % THREADS == number)
+                    .map(info -> new TopicPartition(source, info.partition()))
                     .toList();
-            consumer.assign(mine);
-            consumer.seekToBeginning(mine);
-            Map<TopicPartition, Long> ends = consumer.endOffsets(mine);
+            consumer.assign(partitions);
+            consumer.seekToBeginning(partitions);
+            Map<TopicPartition, Long> ends = consumer.endOffsets(partitions);
             producer.initTransactions();
             producer.beginTransaction();
-            while (mine.stream().anyMatch(one -> consumer.position(one) < ends.get(one))) {
+            while (partitions.stream().anyMatch(tp -> consumer.position(tp) < ends.get(tp))) {
                 for (ConsumerRecord<byte[], byte[]> record : consumer.poll(Duration.ofMillis(100))) {
                     producer.send(new ProducerRecord<>(sink, record.key(), changed(record.value())));
                 }
             }
             Map<TopicPartition, OffsetAndMetadata> offsets = new HashMap<>();
-            ends.forEach((one, end) -> offsets.put(one, new OffsetAndMetadata(end)));
+            ends.forEach((tp, end) -> offsets.put(tp, new OffsetAndMetadata(end)));
             producer.sendOffsetsToTransaction(offsets, consumer.groupMetadata());
             producer.commitTransaction();
         }
         return null;
     }
 
-    /** Kafka Streams with exactly_once_v2; the job ends when all was read and its last commit is done. */
+    /** Kafka Streams with exactly_once_v2; the job ends when all records are read and committed. */
     private static void streams(String servers, String source, String sink, long records) throws Exception {
         Path state = Files.createTempDirectory("streams-");
         Properties settings = new Properties();

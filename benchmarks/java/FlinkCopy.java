@@ -28,11 +28,11 @@ import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.producer.ProducerRecord;
 
 /**
- * Flink as a peer of the benchmark: the same copy, exactly once, on a mini cluster that stays for all jobs.
+ * Flink as a peer of the benchmark: the same copy, exactly once, on a mini cluster that all jobs share.
  *
- * <p>Arguments as those of {@code Copy}. A bounded source reads the whole topic in each job, on two slots; records go
+ * <p>Arguments as in {@code Copy}. A bounded source reads the whole topic in each job, on two slots; records go
  * from operator to operator without being copied. The sink commits its transactions with checkpoints, the last of which
- * comes behind the last record: then the job ends. (In batch mode, which commits at the end only, it took longer.)
+ * follows the last record; then the job ends. (In batch mode, which commits at the end only, it took longer.)
  */
 public final class FlinkCopy {
     private static final int SLOTS = 2;
@@ -111,8 +111,8 @@ public final class FlinkCopy {
 
     private static final class Pairs implements KafkaRecordDeserializationSchema<Tuple2<byte[], byte[]>> {
         @Override
-        public void deserialize(ConsumerRecord<byte[], byte[]> found, Collector<Tuple2<byte[], byte[]>> out) {
-            out.collect(Tuple2.of(found.key(), found.value()));
+        public void deserialize(ConsumerRecord<byte[], byte[]> record, Collector<Tuple2<byte[], byte[]>> out) {
+            out.collect(Tuple2.of(record.key(), record.value()));
         }
 
         @Override

@@ -17,7 +17,7 @@ GATE = Path(os.environ.get("EOS_CHAOS_FOLDER", "/nonexistent")) / "hold"
 
 
 def process(df: Any) -> Any:
-    """Copy, as every other run of the campaign does."""
+    """Copy key and value, as every other run of the campaign does."""
     gate = GATE
 
     def pass_on(batches: Iterator[Any]) -> Iterator[Any]:

@@ -8,11 +8,11 @@ CONNECTION = "spark_cluster"
 
 
 def task_policy(task: Any) -> None:
-    """Give ``conn_id`` to an operator of airflow-eos that has none.
+    """Set ``conn_id`` on an operator of airflow-eos that has none.
 
-    The example Dags name none and run Spark inside the task; here they stay as they are.
+    The example Dags set none, to run Spark inside the task; with this policy they need no change.
     """
-    # By name: this file is loaded while Airflow itself is, too early to import operators.
+    # By name: this file is loaded during Airflow's own import, too early to import operators.
     is_own = any(kind.__name__ == "ReadProcessWriteOperator" for kind in type(task).__mro__)
     if is_own and task.conn_id is None:
         task.conn_id = CONNECTION

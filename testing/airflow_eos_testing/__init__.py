@@ -9,7 +9,7 @@
         kafka.brokers[0].kill()
         read_topic(kafka.client_config(), "out")
 
-The pytest fixtures stand in :mod:`airflow_eos_testing.fixtures`; a broker in the foreground is
+The pytest fixtures are in :mod:`airflow_eos_testing.fixtures`; a broker in the foreground is
 ``python -m airflow_eos_testing.kafka``.
 """
 

@@ -20,9 +20,9 @@ _TIMEOUT = 30.0
 
 @dataclass(frozen=True)
 class Resource:
-    """What a permission is about: exactly one of topic, group, transactional id and the cluster itself.
+    """The resource of a permission: exactly one of topic, group, transactional id and the cluster itself.
 
-    :param prefixed: the name stands for every name that begins with it.
+    :param prefixed: the name is a prefix: the permission covers every name that begins with it.
     """
 
     topic: str | None = None
@@ -85,7 +85,7 @@ def grant(admins: Sequence[Any], user: str, operations: Sequence[str], resource:
 
 
 def revoke(admins: Sequence[Any], user: str, operations: Sequence[str], resource: Resource) -> None:
-    """Take permissions back; return when every broker enforces it."""
+    """Revoke operations; return when every broker enforces it."""
     from confluent_kafka.admin import AclBindingFilter
 
     filters = [AclBindingFilter(**resource.binding_fields(user, operation)) for operation in operations]
@@ -109,5 +109,5 @@ def _wait(
             wanted = AclBindingFilter(**resource.binding_fields(user, operation))
             while not holds(len(admin.describe_acls(wanted, request_timeout=_TIMEOUT).result())):
                 if time.monotonic() > deadline:
-                    raise EmbeddedKafkaError(f"A broker did not take over {operation} for {user!r} in time")
+                    raise EmbeddedKafkaError(f"A broker did not apply {operation} for {user!r} in time")
                 time.sleep(_POLL)

@@ -1,7 +1,7 @@
-"""What must agree with the output of a cursor pipeline: ledger, offsets, transactions, a reader that watched.
+"""Checks that ledger, offsets, transactions and a continuous reader agree with a cursor pipeline's output.
 
-Every function returns complaints, none where all is well; :func:`airflow_eos_testing.oracle.judge` takes them
-into its verdict.
+Every check returns complaints, none if all is well; :func:`airflow_eos_testing.oracle.judge` adds them to its
+verdict.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ def ledger_records(kafka: Mapping[str, Any], ledger: str, pipeline: str) -> list
 
 
 def ledger_complaints(records: Sequence[RunRecord], outputs: int) -> Iterable[str]:
-    """One record per run key; written records add up to the output; ranges tile each source partition.
+    """Check that run keys are unique, written records add up to the output, and ranges tile each partition.
 
-    And no run has read more records of a range than that has offsets.
+    Also, no run may have read more records of a range than the range has offsets.
     """
     for key, count in Counter(record.run_key for record in records).items():
         if count > 1:
@@ -66,7 +66,7 @@ def ledger_complaints(records: Sequence[RunRecord], outputs: int) -> Iterable[st
 def offsets_complaints(
     kafka: Mapping[str, Any], group: str, records: Sequence[RunRecord], source: str, *, drained: bool = True
 ) -> Iterable[str]:
-    """Committed offsets are the ends of the last committed run, and where ``drained`` of the source."""
+    """Check that committed offsets are the last committed run's ends, and the source's if ``drained``."""
     from confluent_kafka import Consumer, TopicPartition
 
     ends: dict[int, int] = {}
@@ -95,9 +95,9 @@ def offsets_complaints(
 def unfinished_transactions(
     kafka: Mapping[str, Any], prefix: str = "", timeout: float = 60.0
 ) -> Iterable[str]:
-    """Transactions of ids with a prefix that are not finished after ``timeout`` seconds.
+    """Return transactions of ids with a prefix that are not finished after ``timeout`` seconds.
 
-    Every coordinator is asked; one that does not answer in time is a complaint, too.
+    Queries every coordinator; one that does not answer in time is a complaint, too.
     """
     from airflow_eos.exceptions import UnknownTopic
     from airflow_eos.wire.client_config import ClientConfig
@@ -111,14 +111,14 @@ def unfinished_transactions(
             except UnknownTopic:
                 return []
             complaints = list(
-                chain.from_iterable(_open_ones(connections, node, prefix) for node in coordinators)
+                chain.from_iterable(_open_transactions(connections, node, prefix) for node in coordinators)
             )
             if not complaints or time.monotonic() > deadline:
                 return complaints
             time.sleep(_POLL)
 
 
-def _open_ones(connections: BrokerConnections, node: int, prefix: str) -> Iterable[str]:
+def _open_transactions(connections: BrokerConnections, node: int, prefix: str) -> Iterable[str]:
     from kafka.errors import KafkaError
     from kafka.protocol.admin import ListTransactionsRequest
 
@@ -138,12 +138,12 @@ def _open_ones(connections: BrokerConnections, node: int, prefix: str) -> Iterab
 
 
 class WatchingReader:
-    """A read_committed reader of a topic, from its beginning, through all faults; a context manager.
+    """A read_committed reader that follows a topic from its beginning through all faults; a context manager.
 
-    It must see what a reader at the end sees, at the same offsets: nothing committed is ever taken back, and
-    nothing is held back from it.
+    It must see what a reader at the end sees, at the same offsets: no committed record is ever taken back or
+    withheld.
 
-    :param check: called with each record as it is seen; a text is a complaint, None is none.
+    :param check: called with each record as it is read; returns a complaint, or None.
     """
 
     def __init__(
@@ -176,7 +176,7 @@ class WatchingReader:
     def complaints(self, final: Iterable[Record], timeout: float = 60.0) -> Iterable[str]:
         """Compare with what a reader sees at the end, sorted as :func:`read_topic` does.
 
-        :param timeout: seconds that a reader that still reads has to see all of it.
+        :param timeout: seconds that a running reader has to catch up.
         """
         values = {(record.partition, record.offset): record.value for record in final}
         deadline = time.monotonic() + timeout
@@ -193,12 +193,12 @@ class WatchingReader:
         for place, value in list(self._seen.items()):
             if values.get(place, b"\0 missing") != value:
                 place_text = f"{self._topic}-{place[0]} offset {place[1]}"
-                yield f"a reader saw {value!r} at {place_text}, which is not there any more"
+                yield f"a reader saw {value!r} at {place_text}, which is gone"
 
     def _read(self) -> None:
         try:
             self._read_all()
-        except BaseException as error:  # noqa: BLE001 - told with the complaints
+        except BaseException as error:  # noqa: BLE001 - reported with the complaints
             self._error = error
 
     def _read_all(self) -> None:

@@ -1,6 +1,6 @@
-"""A real Airflow (scheduler, Dag processor, API server, triggerer) for the length of a ``with`` block.
+"""A real Airflow (scheduler, Dag processor, API server, triggerer) for the duration of a ``with`` block.
 
-It is driven as a user drives it, by the ``airflow`` command and the REST API: nothing here imports Airflow.
+It is operated as a user does, by the ``airflow`` command and the REST API: nothing here imports Airflow.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class AirflowStandalone:
         :raises EmbeddedAirflowError: it ended, or was not healthy in time; with the end of its log.
         """
         if self._home is not None:
-            raise EmbeddedAirflowError("This Airflow runs already")
+            raise EmbeddedAirflowError("This Airflow is already running")
         self._home = Path(tempfile.mkdtemp(prefix="airflow-eos-airflow-"))
         try:
             port, *log_ports = free_ports(4)
@@ -155,7 +155,7 @@ class AirflowStandalone:
             return ["api-server"]
         return [part for part in _PARTS if health.get(part, {}).get("status") != "healthy"]
 
-    # -- what it is ---------------------------------------------------------------------------------------
+    # -- state and logs ----------------------------------------------------------------------------------
 
     @property
     def home(self) -> Path:
@@ -172,13 +172,13 @@ class AirflowStandalone:
         return self._api
 
     def logs(self, lines: int = 60) -> str:
-        """Return the last lines all components wrote."""
+        """Return the last lines of the output of all components."""
         path = self.home / "standalone.log"
         text = path.read_text(errors="replace") if path.exists() else ""
         return "\n".join([f"--- end of {path} ---", *text.splitlines()[-lines:]])
 
     def condition(self) -> str:
-        """Say in a few words whether every component is healthy; ``standalone`` starts none of them again."""
+        """Describe briefly which components are unhealthy; ``standalone`` does not restart any."""
         unhealthy = self._unhealthy(self.api.health())
         return f"not healthy: {', '.join(unhealthy)}" if unhealthy else "every component is healthy"
 
@@ -269,7 +269,7 @@ class AirflowStandalone:
         map_index: int = -1,
         timeout: float = 180,
     ) -> dict[str, Any]:
-        """Wait until the task instance is in one of the states, in that try if one is named; return it."""
+        """Wait until the task instance is in one of the states, in try ``try_number`` if given; return it."""
         task: dict[str, Any] = {}
 
         def arrived() -> bool:
@@ -288,7 +288,7 @@ class AirflowStandalone:
         return self.home / "logs" / f"dag_id={dag_id}" / f"run_id={run_id}" / f"task_id={task_id}"
 
     def _attempt_logs(self, dag_id: str, run_id: str, task_id: str, lines: int = 40) -> str:
-        """The last lines of every try of a task, of its triggers too."""
+        """Return the last log lines of every try of a task, including its triggers'."""
         folder = self._log_folder(dag_id, run_id, task_id)
         shown = []
         for path in sorted(folder.rglob("attempt=*.log*")):
@@ -314,8 +314,8 @@ class AirflowStandalone:
     def clear_run(self, dag_id: str, run_id: str) -> None:
         """Clear a whole Dag run as the UI does, once it has ended.
 
-        A run whose tasks have all ended is still ``running`` until the scheduler ends it; it would end a run
-        that is cleared just then, too, and the cleared tasks would never run.
+        A run whose tasks have all ended is still ``running`` until the scheduler ends it. A run cleared just
+        before would be ended all the same, and its cleared tasks would never run.
         """
         self.wait_for_run(dag_id, run_id)
         body = {"dry_run": False, "only_failed": False}
@@ -340,7 +340,7 @@ class AirflowStandalone:
     def task_processes(
         self, dag_id: str, run_id: str, task_id: str, *, tree: bool = False, map_index: int = -1
     ) -> list[int]:
-        """Process ids of the task instance's current try: its Python process.
+        """Return the process ids of the task instance's current try: its Python process.
 
         :param tree: also the processes of its process group (JVM) and their descendants (Python workers).
         """
@@ -360,7 +360,7 @@ class AirflowStandalone:
     ) -> list[int]:
         """Wait until the task's process exists, send it a signal, and return the process ids.
 
-        :param tree: signal its JVM and Python workers too, as the end of a container does.
+        :param tree: signal its JVM and Python workers too, as when a container is killed.
         """
         pids: list[int] = []
 
@@ -375,9 +375,9 @@ class AirflowStandalone:
         return signalled
 
     def standing_still(self) -> AbstractContextManager[None]:
-        """Let scheduler, Dag processor and triggerer stand still, which write unasked to SQLite.
+        """Freeze scheduler, Dag processor and triggerer, which write to SQLite on their own, for the block.
 
-        For what SQLite must not refuse, as ``cli("backfill", "create", ...)``.
+        For commands that must not fail on a locked database, such as ``cli("backfill", "create", ...)``.
         """
         writers = airflow_processes.writers(self._leader())
         if len(writers) < len(airflow_processes.WRITERS):
@@ -387,7 +387,7 @@ class AirflowStandalone:
         return standing_still(writers, self.home / "airflow.db")
 
     def processes(self) -> list[int]:
-        """Ids of every process of this Airflow."""
+        """Return the ids of every process of this Airflow."""
         return session_members(self._leader())
 
     def _leader(self) -> int:

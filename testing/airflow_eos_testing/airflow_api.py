@@ -13,15 +13,15 @@ from urllib.parse import quote
 from airflow_eos_testing.exceptions import EmbeddedAirflowError
 
 _TIMEOUT = 90
-"""Seconds for an answer: longer than a writer waits for SQLite before Airflow refuses the request."""
+"""Seconds to wait for an answer: longer than Airflow waits for SQLite's lock before it refuses a request."""
 _BUSY_PAUSES = (0.5, 1.0, 2.0, 4.0, 0.0)
-"""Seconds before a request is repeated: SQLite has one writer, and Airflow rolls back the one that waited."""
+"""Seconds before each retry: SQLite has one writer, and Airflow rolls back a writer that waited too long."""
 
 
 class _Refusal(OSError):
-    """An answer with an error code.
+    """An answer with an error status.
 
-    :param code: of HTTP.
+    :param code: HTTP status code.
     """
 
     def __init__(self, code: int, text: str) -> None:
@@ -30,10 +30,10 @@ class _Refusal(OSError):
 
 
 class AirflowApi:
-    """Speaks to an Airflow without authentication (``[core] simple_auth_manager_all_admins``), or by a token.
+    """Client of an Airflow, with a token or unauthenticated (``[core] simple_auth_manager_all_admins``).
 
     :param base_url: ``http://host:port``.
-    :param token: bearer token of every request; empty sends none.
+    :param token: bearer token for every request; if empty, none is sent.
     """
 
     def __init__(self, base_url: str, token: str = "") -> None:
@@ -66,23 +66,23 @@ class AirflowApi:
         return None if isinstance(answer, OSError) else answer
 
     def has_dag(self, dag_id: str) -> bool:
-        """Whether the Dag is stored."""
+        """Return whether the Dag is stored."""
         answer = self._send("GET", f"/api/v2/dags/{quote(dag_id)}", None)
         if isinstance(answer, _Refusal) and answer.code != HTTPStatus.NOT_FOUND:
             raise EmbeddedAirflowError(f"GET /dags/{dag_id} was refused with {answer.code}")
         return not isinstance(answer, OSError)
 
     def import_errors(self) -> str:
-        """Return the stack traces of Dag files that could not be imported; empty where there are none."""
+        """Return the stack traces of Dag files that could not be imported; empty if there are none."""
         errors = self.call("GET", "/importErrors")["import_errors"]
         return "\n".join(f"{entry['filename']}:\n{entry['stack_trace']}" for entry in errors)
 
     def unpause(self, dag_id: str) -> None:
-        """Let the scheduler run the Dag."""
+        """Unpause the Dag."""
         self._set_paused(dag_id, paused=False)
 
     def pause(self, dag_id: str) -> None:
-        """Let the scheduler begin no run and no task of the Dag."""
+        """Pause the Dag: the scheduler starts none of its runs and tasks."""
         self._set_paused(dag_id, paused=True)
 
     def run(self, dag_id: str, run_id: str) -> dict[str, Any]:
@@ -107,7 +107,7 @@ class AirflowApi:
         answer = self._request(method, path, body)
         if not _is_refused_without_token(answer) or "Authorization" in self._headers:
             return answer
-        # Airflow 3.1 gives everybody a token and wants it; later ones put it in themselves.
+        # Airflow 3.1 issues a token to everybody and requires it; later versions add it themselves.
         token = self._request("GET", "/auth/token", None)
         if isinstance(token, OSError):
             return answer
@@ -133,7 +133,7 @@ class AirflowApi:
 
 
 def sign_in(base_url: str, username: str, password: str) -> AirflowApi:
-    """Return the API under a token of the user.
+    """Return an API client with a token of the user.
 
     :raises OSError: Airflow cannot be reached, or refused the password.
     """
@@ -151,7 +151,7 @@ def _is_refused_without_token(answer: Any) -> bool:
 
 
 def _database_was_busy(answer: Any) -> bool:
-    """Return whether Airflow refused a request because its database did."""
+    """Return whether Airflow refused a request because of a database error."""
     return (
         isinstance(answer, _Refusal)
         and answer.code == HTTPStatus.INTERNAL_SERVER_ERROR

@@ -1,8 +1,8 @@
-"""Airflow's components as processes of one session, each of which may be killed alone, and started again.
+"""Airflow's components as processes of one session; each can be killed and restarted on its own.
 
 This file, executed by path (standard library only), is the leader of the session: it starts the commands of
 a JSON document ``{"name": [argument, ...]}``, writes the process id of each into ``<name>.pid`` and its
-output into ``<name>.log`` of the working folder, and reaps who has ended. It starts one of them again when
+output into ``<name>.log`` of the working folder, and reaps ended processes. It restarts a component when
 the file ``<name>.again`` appears, and removes the file when the new process id is written.
 """
 
@@ -24,7 +24,7 @@ _POLL = 0.1
 
 
 def main(commands: dict[str, list[str]]) -> None:
-    """Start them all and wait for ever: whoever owns the session ends it."""
+    """Start all commands and serve restarts for ever: the session's owner ends it."""
     for name, command in commands.items():
         _start(name, command)
     while True:

@@ -1,7 +1,7 @@
-"""One writer at a time for the SQLite file of a test Airflow.
+"""Exclusive access to the SQLite file of a test Airflow.
 
-SQLite refuses who waits too long for another writer. Airflow makes a backfill in several transactions: one
-that is refused in the middle stays half made, and a scheduler that began a run of it ends.
+SQLite refuses a writer that waits too long for another. Airflow creates a backfill in several transactions:
+if one is refused, the backfill stays half created, and a scheduler that started one of its runs crashes.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 _STOP_SECONDS = 30
-_POLL = (0.01, 0.1)  # seconds, at random: never in step with who locks at intervals
+_POLL = (0.01, 0.1)  # seconds, random: never in step with a process that locks at intervals
 
 
 @contextmanager
 def standing_still(processes: Sequence[int], database: Path, *, timeout: float = 30) -> Iterator[None]:
-    """Let processes stand still (SIGSTOP) while none of them holds a lock of the database.
+    """Freeze processes (SIGSTOP) at a moment when none of them holds a lock on the database.
 
     :param timeout: seconds to find such a moment.
-    :raises TimeoutError: they did not, or the database was locked whenever they did.
+    :raises TimeoutError: they did not stop, or the database was locked whenever they did.
     """
     deadline = time.monotonic() + timeout
     try:
@@ -44,7 +44,7 @@ def standing_still(processes: Sequence[int], database: Path, *, timeout: float =
 
 
 def _is_locked(database: Path) -> bool:
-    # Writers that do not stand still keep their locks for milliseconds.
+    # Writers that are not frozen hold their locks for milliseconds only.
     with closing(sqlite3.connect(database, timeout=0.2, isolation_level=None)) as connection:
         try:
             connection.execute("BEGIN EXCLUSIVE")
@@ -57,14 +57,14 @@ def _is_locked(database: Path) -> bool:
 def _stop(processes: Sequence[int]) -> None:
     deadline = time.monotonic() + _STOP_SECONDS
     _signal(processes, signal.SIGSTOP)
-    while not all(_stands(pid) for pid in processes):
+    while not all(_is_stopped(pid) for pid in processes):
         if time.monotonic() > deadline:
-            raise TimeoutError(f"processes {list(processes)} do not stand still")
+            raise TimeoutError(f"processes {list(processes)} do not stop")
         time.sleep(0.001)
 
 
-def _stands(pid: int) -> bool:
-    """Whether no thread runs: one that was in the kernel, to lock a file perhaps, ends that call first."""
+def _is_stopped(pid: int) -> bool:
+    """Return whether no thread runs: one in a system call, such as a file lock, finishes the call first."""
     stats = Path(f"/proc/{pid}/task").glob("*/stat")
     try:
         states = [stat.read_text().rpartition(")")[2].split()[0] for stat in stats]

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 Executor = Literal["CeleryExecutor", "LocalExecutor"]
 
-_SOON = {
-    # A dead scheduler, task or triggerer is missed in seconds; each beats far more often than that.
+_FAST_FAILURE_DETECTION = {
+    # A dead scheduler, task or triggerer is detected in seconds; each heartbeats far more often than that.
     "AIRFLOW__SCHEDULER__SCHEDULER_HEARTBEAT_SEC": "2",
     "AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD": "15",
     "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "5",
@@ -34,8 +34,8 @@ _SOON = {
 }
 _USER = "admin"
 _READY = {"scheduler": b"Adopting or resetting orphaned tasks", "worker": b" ready."}
-"""What a component writes once it is at work; of the others the API tells."""
-_WHO_QUEUED = """
+"""What a component logs once it is ready; the API reports on the others."""
+_QUEUED_BY_SQL = """
 SELECT job.unixname FROM task_instance AS ti JOIN job ON job.id = ti.queued_by_job_id
 WHERE (ti.dag_id, ti.run_id, ti.task_id, ti.map_index) = (:'dag_id', :'run_id', :'task_id', :'map_index')
 """
@@ -45,13 +45,13 @@ class AirflowPlatform(AirflowStandalone):
     """Run each component of Airflow as a process of its own, on a PostgreSQL of its own.
 
     Guarantee and use as :class:`AirflowStandalone`; components are named ``scheduler1``, ``scheduler2``, ...,
-    ``worker1``, ..., ``api-server``, ``dag-processor``, ``triggerer``. What is killed stays away until
-    :meth:`start_components`. Users sign in: :attr:`api` has a token, others are refused.
+    ``worker1``, ..., ``api-server``, ``dag-processor``, ``triggerer``. A killed component stays down until
+    :meth:`start_components`. Users sign in: :attr:`api` has a token, requests without one are refused.
 
     :param executor: ``CeleryExecutor``, or ``LocalExecutor``, where tasks are children of the scheduler.
-    :param schedulers: how many.
-    :param workers: how many Celery workers, on a Valkey of their own; none with the ``LocalExecutor``.
-    :param slots: tasks that a worker runs at once, or that a scheduler does.
+    :param schedulers: number of schedulers.
+    :param workers: number of Celery workers, on a Valkey of their own; ignored with the ``LocalExecutor``.
+    :param slots: tasks that each worker runs at once; with the ``LocalExecutor``, that each scheduler does.
     """
 
     def __init__(
@@ -65,11 +65,11 @@ class AirflowPlatform(AirflowStandalone):
         env: Mapping[str, str] | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(dags_folder, env={**_SOON, **(env or {})}, **options)
+        super().__init__(dags_folder, env={**_FAST_FAILURE_DETECTION, **(env or {})}, **options)
         self.executor = executor
         self._schedulers, self._slots = schedulers, slots
         self._workers = workers if executor == "CeleryExecutor" else 0
-        self._read: dict[str, int] = {}
+        self._log_offsets: dict[str, int] = {}
         self.postgres = PostgresServer()
         self.redis = RedisServer()
 
@@ -89,29 +89,31 @@ class AirflowPlatform(AirflowStandalone):
     def component(self, name: str, *, tree: bool = False) -> list[int]:
         """Return the process id of a component that was started.
 
-        :param tree: also of all that it started: slots of a worker, tasks, their JVMs.
+        :param tree: also return its descendants: pool processes of a worker, tasks, their JVMs.
         """
         pid = int((self.home / f"{name}.pid").read_text())
         return descendants(self._leader(), [pid]) if tree else [pid]
 
     def kill_component(self, name: str, *, tree: bool = False) -> list[int]:
-        """SIGKILL a component, alone or, as a container ends, with all it started; return whom it hit."""
+        """SIGKILL a component, alone or with its descendants, as in a killed container; return their pids."""
         processes = self.component(name, tree=tree)
         if processes[0] not in self.processes():
             raise EmbeddedAirflowError(f"{name} (pid {processes[0]}) does not run.\n{self.logs()}")
         return signal_all(processes, signal.SIGKILL)
 
     def start_components(self, *names: str, timeout: float = START_TIMEOUT) -> None:
-        """Start components again that were killed, and wait until every component is healthy."""
+        """Restart killed components, and wait until every component is healthy."""
         for name in names:
-            self._read[name] = (self.home / f"{name}.log").stat().st_size
+            self._log_offsets[name] = (self.home / f"{name}.log").stat().st_size
             (self.home / f"{name}.again").touch()
         started = [self.home / f"{name}.again" for name in names]
-        self._wait(lambda: not any(path.exists() for path in started), timeout, "nobody starts components")
+        self._wait(
+            lambda: not any(path.exists() for path in started), timeout, "components are not restarted"
+        )
         self._wait(self._is_healthy, timeout, "not every component is healthy")
 
     def is_running(self, name: str) -> bool:
-        """Whether the component's own process is there."""
+        """Return whether the component's own process exists."""
         return self.component(name)[0] in self.processes()
 
     def owner_of(self, pid: int) -> str:
@@ -122,18 +124,18 @@ class AirflowPlatform(AirflowStandalone):
         return owners[0]
 
     def scheduler_of(self, dag_id: str, run_id: str, task_id: str, map_index: int = -1) -> str:
-        """Return the name of the scheduler that queued the task instance, by the metadata database."""
+        """Return the name of the scheduler that queued the task instance, from the metadata database."""
         wanted = {"dag_id": dag_id, "run_id": run_id, "task_id": task_id, "map_index": str(map_index)}
-        rows = self.postgres.query(_WHO_QUEUED, **wanted)
+        rows = self.postgres.query(_QUEUED_BY_SQL, **wanted)
         if len(rows) != 1:
             raise EmbeddedAirflowError(f"no scheduler has queued {wanted}")
         return rows[0][0]
 
     def task_runners(self) -> list[int]:
-        """Return the processes that take queued tasks, with all they started: of whoever runs."""
+        """Return the processes of all running components that execute tasks, with their descendants."""
         parts = ("worker",) if self._workers else ("scheduler",)
         running = [name for name in self.components if name.startswith(parts) and self.is_running(name)]
-        # A scheduler itself goes on where its executor's processes stand.
+        # With the LocalExecutor the scheduler itself must go on when its executor's processes are frozen.
         skipped = 0 if self._workers else 1
         return [pid for name in running for pid in self.component(name, tree=True)[skipped:]]
 
@@ -145,7 +147,7 @@ class AirflowPlatform(AirflowStandalone):
         return "\n".join(shown)
 
     def standing_still(self) -> AbstractContextManager[None]:
-        """PostgreSQL has as many writers as come: nobody needs to stand still."""
+        """Freeze nothing: PostgreSQL serves concurrent writers."""
         return nullcontext()
 
     # -- start --------------------------------------------------------------------------------------------
@@ -173,12 +175,12 @@ class AirflowPlatform(AirflowStandalone):
             path = self.home / f"{name}.pid"
             if path.exists() and int(path.read_text() or 0) not in self.processes():
                 raise EmbeddedAirflowError(f"{name} ended while starting.\n{self.logs()}")
-        return super()._is_healthy() and all(map(self._says_ready, self.components))
+        return super()._is_healthy() and all(map(self._has_logged_ready, self.components))
 
-    def _says_ready(self, name: str) -> bool:
+    def _has_logged_ready(self, name: str) -> bool:
         log = self.home / f"{name}.log"
         line = _READY.get(name.rstrip("0123456789"), b"")
-        return log.exists() and line in log.read_bytes()[self._read.get(name, 0) :]
+        return log.exists() and line in log.read_bytes()[self._log_offsets.get(name, 0) :]
 
     def _set_up(self) -> dict[str, str]:
         url = self.postgres.url().removeprefix("postgresql")
@@ -190,7 +192,7 @@ class AirflowPlatform(AirflowStandalone):
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "False",
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": f"{_USER}:admin",
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(self.home / "passwords.json"),
-            # Each scheduler would serve its health on the same port.
+            # All schedulers would serve their health on the same port.
             "AIRFLOW__SCHEDULER__ENABLE_HEALTH_CHECK": "False",
         }
         if self._workers:
@@ -207,8 +209,8 @@ class AirflowPlatform(AirflowStandalone):
         commands = {name: [airflow, name] for name in parts}
         for number in range(1, self._schedulers + 1):
             name = f"scheduler{number}"
-            # All are on one host: the user's name, which is in the table of jobs, tells them apart.
-            # Log servers would meet on one port; tests read the files.
+            # All are on one host: the user name, which the job table records, tells them apart.
+            # Their log servers would share one port; tests read the files.
             commands[name] = ["env", f"LOGNAME={name}", airflow, "scheduler", "--skip-serve-logs"]
         for number in range(1, self._workers + 1):
             name = f"worker{number}"

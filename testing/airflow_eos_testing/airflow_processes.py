@@ -1,4 +1,4 @@
-"""Which processes of a session are whose, in Airflow's own titles. Linux only (``/proc``)."""
+"""Finds the processes of Airflow's components and tasks by their titles. Linux only (``/proc``)."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
 WRITERS = ("airflow scheduler", "airflow dag-processor", "airflow triggerer")
-"""Titles of the components that write to the database unasked."""
+"""Titles of the components that write to the database on their own."""
 
 
 def task_processes(leader_pid: int, task_instance_id: str, *, tree: bool = False) -> list[int]:
     """Return the task instance's own process.
 
-    :param tree: also its descendants, over all process groups: JVM, Python workers.
+    :param tree: also return its descendants in all process groups: JVM, Python workers.
     """
     mark = f"airflow worker -- {task_instance_id}"
     members = session_members(leader_pid)
@@ -29,21 +29,21 @@ def task_processes(leader_pid: int, task_instance_id: str, *, tree: bool = False
 
 
 def descendants(leader_pid: int, pids: Iterable[int]) -> list[int]:
-    """Return the processes of the session and all that descend from them, over all process groups."""
+    """Return the processes and all their descendants in the session, in all process groups."""
     members = session_members(leader_pid)
     family = list(pids)
-    for pid in family:  # grows while it is walked
+    for pid in family:  # grows during the iteration
         family += [child for child in members if parent_of(child) == pid and child not in family]
     return family
 
 
 def writers(leader_pid: int) -> list[int]:
-    """Return the processes of ``WRITERS`` that run."""
+    """Return the running processes of ``WRITERS``."""
     return [pid for pid in session_members(leader_pid) if _title(pid).strip().endswith(WRITERS)]
 
 
 def signal_all(pids: Iterable[int], signum: int) -> list[int]:
-    """Signal each process and return those that were still there: a JVM's workers end with it."""
+    """Signal each process and return those that still existed: a JVM's workers end with it."""
     signalled = []
     for pid in pids:
         with suppress(ProcessLookupError):
@@ -54,7 +54,7 @@ def signal_all(pids: Iterable[int], signum: int) -> list[int]:
 
 @contextmanager
 def stopped(pids: Collection[int]) -> Iterator[None]:
-    """Let processes stand still (SIGSTOP) for the length of the block."""
+    """Freeze processes (SIGSTOP) for the duration of the block."""
     try:
         signal_all(pids, signal.SIGSTOP)
         yield
@@ -70,7 +70,7 @@ def _title(pid: int) -> str:
 
 
 def parent_of(pid: int) -> int:
-    """Return the process that started this one; 0 where it is gone."""
+    """Return the parent process id; 0 if the process is gone."""
     try:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
     except (OSError, IndexError):

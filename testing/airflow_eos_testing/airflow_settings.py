@@ -22,7 +22,7 @@ def airflow_environment(
     log_ports: Collection[int],
     connections: Mapping[str, str | Mapping[str, Any]],
 ) -> dict[str, str]:
-    """Environment of an isolated Airflow: everything in ``home``, nothing from the caller's Airflow."""
+    """Return the environment of an isolated Airflow: all in ``home``, nothing from the caller's Airflow."""
     inherited = {key: value for key, value in os.environ.items() if not key.startswith("AIRFLOW")}
     worker_log_port, trigger_log_port, health_port = log_ports
     (home / "tmp").mkdir(exist_ok=True)
@@ -30,7 +30,7 @@ def airflow_environment(
         **inherited,
         **quick_start(),
         "AIRFLOW_HOME": str(home),
-        "TMPDIR": str(home / "tmp"),  # Spark's and Python's temporary files go with the folder
+        "TMPDIR": str(home / "tmp"),  # Spark's and Python's temporary files are removed with the folder
         "PYTHONUNBUFFERED": "1",
         "AIRFLOW__CORE__DAGS_FOLDER": str(dags_folder),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
@@ -43,16 +43,16 @@ def airflow_environment(
         "AIRFLOW__API__PORT": str(port),
         "AIRFLOW__API__BASE_URL": f"http://{HOST}:{port}",
         "AIRFLOW__API__WORKERS": "1",
-        # Many processes write; on a busy machine one of them waits longer than SQLite's 5 s, and a task that
-        # gave its API call up would repeat what is still being written.
+        # Many processes write; on a busy machine one may wait longer than SQLite's 5 s, and a task whose
+        # API call times out would repeat a write that is still in progress.
         "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home / 'airflow.db'}?timeout=60",
         "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "65",
-        # A file that takes too long once is not parsed again for MIN_FILE_PROCESS_INTERVAL.
+        # A file that times out once is not parsed again for MIN_FILE_PROCESS_INTERVAL.
         "AIRFLOW__CORE__DAGBAG_IMPORT_TIMEOUT": "120",
         "AIRFLOW__DAG_PROCESSOR__DAG_FILE_PROCESSOR_TIMEOUT": "180",
         "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "5",
         "AIRFLOW__DAG_PROCESSOR__PARSING_PROCESSES": "1",
-        # A file that was changed is parsed at once; parsing the others again is half of an idle Airflow.
+        # A changed file is parsed at once; reparsing the others is half the load of an idle Airflow.
         "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "300",
         "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(worker_log_port),
         "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(trigger_log_port),

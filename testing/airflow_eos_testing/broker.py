@@ -1,4 +1,4 @@
-"""One broker process that a test can kill, pause and start again."""
+"""One broker process that a test can kill, pause and restart."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class Broker:
     :param node_id: KRaft node id, from 1.
     :param command: argument vector of the server.
     :param address: ``host:port`` of the client listener.
-    :param log_path: file that collects the output of all starts of this node.
-    :param data_folder: where it keeps its logs.
+    :param log_path: file that collects this node's output over all its starts.
+    :param data_folder: folder of its partition logs.
     """
 
     def __init__(
@@ -66,16 +66,16 @@ class Broker:
 
     @property
     def is_paused(self) -> bool:
-        """Whether :meth:`pause` was called and :meth:`resume` was not yet."""
+        """Whether the broker is paused: :meth:`pause` was called, and :meth:`resume` not since."""
         return self._paused and self.is_alive
 
     def start(self, *, wait: bool = True, timeout: float = START_TIMEOUT) -> None:
-        """Start the process with the data it had.
+        """Start the process on its existing data.
 
         :param wait: return only when it serves clients. Pass False to start several nodes that need each
             other for a quorum, then :meth:`wait_until_ready` on each.
         :param timeout: seconds to wait.
-        :raises EmbeddedKafkaError: it runs already, died, or was not ready in time; with the end of its log.
+        :raises EmbeddedKafkaError: it already runs, died, or was not ready in time; with the end of its log.
         """
         if self.is_alive:
             raise EmbeddedKafkaError(
@@ -95,11 +95,11 @@ class Broker:
             self.wait_until_ready(timeout=timeout)
 
     def wait_until_ready(self, *, timeout: float = START_TIMEOUT) -> None:
-        """Wait until the latest start serves clients; errors as :meth:`start`."""
+        """Wait until the last started process serves clients; errors as :meth:`start`."""
         deadline = time.monotonic() + timeout
         position, seen = self._log_start, b""
         while True:
-            alive = self.is_alive  # asked before reading: what a dying process wrote last is still read
+            alive = self.is_alive  # checked before reading: the last output of a dying process is read
             with self.log_path.open("rb") as output:
                 output.seek(position)
                 fresh = output.read()
@@ -120,15 +120,15 @@ class Broker:
             time.sleep(_POLL)
 
     def kill(self) -> None:
-        """End the process at once (SIGKILL), paused or not, and wait until it is gone; no-op if it is."""
+        """SIGKILL the process, paused or not, and wait until it is gone; no-op if it is not running."""
         self._end(signal.SIGKILL, timeout=30)
 
     def fill_disk(self, *, timeout: float = 30) -> None:
-        """Let no file of the process grow any more (EFBIG), as on a full disk; wait until it ends by that.
+        """Make every write of the process fail (EFBIG), as on a full disk; wait until it stops itself.
 
         A broker with one log directory stops itself at the next append. Its files stay as they are.
 
-        :param timeout: seconds; a broker that has nothing to append is killed then.
+        :param timeout: seconds, after which a broker that had nothing to append is killed.
         """
         process = self._running("fill the disk of")
         resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (0, 0))
@@ -138,12 +138,12 @@ class Broker:
             self.kill()
 
     def stop(self, *, timeout: float = 60) -> None:
-        """Shut down in an orderly way (SIGTERM): leaders move first. No-op if it is not running."""
+        """Shut down cleanly (SIGTERM): leaders move first. No-op if it is not running."""
         self.resume()
         self._end(signal.SIGTERM, timeout=timeout)
 
     def pause(self) -> None:
-        """Freeze the process (SIGSTOP) and wait until it stands: connections stay open, nothing answers."""
+        """Freeze the process (SIGSTOP) and wait until it stops: connections stay open, nothing answers."""
         process = self._running("pause")
         process.send_signal(signal.SIGSTOP)
         # WNOWAIT leaves the exit status to Popen in case the process died instead of stopping.
@@ -151,7 +151,7 @@ class Broker:
         self._paused = True
 
     def resume(self) -> None:
-        """Let a paused process go on (SIGCONT); no-op if it is not paused."""
+        """Continue a paused process (SIGCONT); no-op if it is not paused."""
         if self.is_paused and self._process is not None:
             self._process.send_signal(signal.SIGCONT)
         self._paused = False
@@ -172,7 +172,7 @@ class Broker:
         return "\n".join([heading, *(_warnings(last) or ["(none)"])])
 
     def port_was_taken(self) -> bool:
-        """Whether the log of the latest start says that another process holds one of the node's ports."""
+        """Return whether the last start failed because another process holds one of the node's ports."""
         with self.log_path.open("rb") as output:
             output.seek(self._log_start)
             return b"Address already in use" in output.read()

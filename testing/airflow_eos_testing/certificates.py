@@ -19,18 +19,18 @@ _CLOCK_SKEW = dt.timedelta(hours=1)
 
 @dataclass(frozen=True)
 class Certificates:
-    """Files for brokers and clients; nothing outside of the cluster's folder trusts them."""
+    """Certificate files of brokers and clients; nothing outside the cluster's folder trusts them."""
 
     ca: Path
-    """Certificate of the authority: ``ssl.ca.location`` of a client."""
+    """Certificate of the authority, for a client's ``ssl.ca.location``."""
     keystore: Path
-    """Private key (PKCS#8) and certificate chain of every broker, in the order Kafka's PEM stores want."""
+    """Private key (PKCS#8) and certificate chain of every broker, in the order Kafka's PEM stores require."""
 
 
 def make_certificates(folder: Path) -> Certificates:
     """Write a new authority and a certificate for 127.0.0.1 and localhost.
 
-    The extensions are those that a strict RFC 5280 check (Python 3.13's default) asks for.
+    The extensions are those that a strict RFC 5280 check (Python 3.13's default) requires.
 
     :raises ConfigurationError: the ``cryptography`` package is missing.
     """

@@ -1,6 +1,6 @@
-"""Class-data archives of the test equipment's JVMs, in its cache.
+"""Class-data sharing (CDS) archives of the test equipment's JVMs, in its cache.
 
-The first cluster of a machine has its first broker write one; later clusters map it. Spark's is written by
+The first broker of a machine's first cluster writes one; later clusters map it. Spark's is written by
 :mod:`~airflow_eos_testing.spark_jvm`.
 """
 
@@ -20,10 +20,10 @@ __all__ = ["archive_path", "dump_options", "folder", "install", "use_options"]
 
 
 def folder() -> Path:
-    """Where the archives are."""
+    """Return the folder of the archives."""
     return cache_root() / "class-data"
 
 
 def archive_path(name: str, java: Path, classpath: Sequence[Path]) -> Path:
-    """Where the archive for this Java and exactly these jars belongs, whether it exists or not."""
+    """Return the archive's path for this Java and exactly these jars, whether it exists or not."""
     return class_data.archive_path(folder(), name, java, classpath)

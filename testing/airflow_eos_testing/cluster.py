@@ -1,4 +1,4 @@
-"""A real Kafka cluster of one or three brokers on loopback, for the length of a ``with`` block."""
+"""A real Kafka cluster of one or three brokers on loopback, for the duration of a ``with`` block."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 DEFAULT_VERSION = "4.3.1"
 VERSION_VARIABLE = "EOS_KAFKA_VERSION"
-"""Environment variable with the version of brokers for which none is named: to run the tests with another."""
+"""Environment variable with the default broker version: runs the tests with another Kafka."""
 _PORT_ATTEMPTS = 3
 _LOGIN_TIMEOUT = 30.0
 
@@ -49,22 +49,22 @@ class EmbeddedKafka:
     """Run a real Kafka cluster (KRaft, combined mode) and remove every trace of it afterwards.
 
     Guarantee: inside the ``with`` block the cluster answers on :attr:`bootstrap_servers`; after it no
-    process and no file is left, also when this process is killed. Ports are free ones of loopback.
+    process and no file is left, also when this process is killed. Ports are free ones on loopback.
 
-    Limits: one machine, one user's trust; ``kill()`` keeps the page cache, so power loss is not covered.
+    Limits: one machine, a single trusted user; ``kill()`` keeps the page cache, so power loss is not covered.
 
     :param brokers: 1 or 3. With 3, topics have replication factor 3 and ``min.insync.replicas`` 2.
     :param version: Kafka version; tested with 3.9.2, 4.3.1 and 4.4.0. By default ``EOS_KAFKA_VERSION`` of the
         environment, else 4.3.1.
-    :param security: protocol of the client listener; with SASL (SCRAM-SHA-512) :meth:`client_config` is that
-        of a super user and :meth:`user` makes others.
-    :param acls: clients may do only what :meth:`grant` allows; needs a SASL protocol.
-    :param broker_config: ``server.properties`` entries that win over the defaults.
+    :param security: protocol of the client listener; with SASL (SCRAM-SHA-512) :meth:`client_config` is for
+        a super user and :meth:`user` creates others.
+    :param acls: clients may only do what :meth:`grant` allows; requires a SASL protocol.
+    :param broker_config: ``server.properties`` entries that override the defaults.
     :param transaction_version: the broker feature ``transaction.version`` (KIP-890): by default 2 on 4.x and
-        1 on 3.9, where it needs ``unstable.feature.versions.enable``, which is then set. Before 3.8 there
-        is no such feature.
-    :param jvm_options: of each broker's JVM, in place of those that start quickest and optimise least.
-    :param port: of the first broker, for addresses that outlive it; default: a free one.
+        1 on 3.9, where it needs ``unstable.feature.versions.enable``, which is then set. Before 3.8 the
+        feature does not exist.
+    :param jvm_options: options of each broker's JVM; the default ones start fast and optimise little.
+    :param port: client port of the first broker, for an address that outlives it; default: a free one.
     :param keep: keep the folder with logs and data after the end, and log its path.
     :param start_timeout: seconds for all brokers to be ready.
     """
@@ -125,22 +125,22 @@ class EmbeddedKafka:
         if kind is None and os.getpid() == self._owner and self._launcher is not None and self._brokers:
             self._launcher.publish_archive(self._brokers[0])
         if isinstance(value, Exception) and self._brokers:
-            # Once closed they say nothing more.
-            log.warning("What the brokers said before %s:\n%s", type(value).__name__, self.logs())
+            # The logs are removed on close.
+            log.warning("Broker logs before %s:\n%s", type(value).__name__, self.logs())
         self.close()
 
     # -- life ---------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start all brokers and wait until each of them is known to clients.
+        """Start all brokers and wait until clients see each of them.
 
-        :raises EmbeddedKafkaError: a broker did not start; the message holds the end of its log.
+        :raises EmbeddedKafkaError: a broker did not start; the message contains the end of its log.
         :raises ConfigurationError: Java 17+ or PySpark's jars are missing.
         """
         if self._home is not None:
-            raise EmbeddedKafkaError(f"{self!r} is started already")
+            raise EmbeddedKafkaError(f"{self!r} is already running")
         self._owner = os.getpid()
-        # Named here and made after the watchdog runs: at no moment is there something it does not know of.
+        # Created only once the watchdog runs: nothing exists that it would not clean up.
         home = Path(tempfile.gettempdir()) / f"airflow-eos-kafka-{uuid.uuid4().hex[:12]}"
         self._launcher = Launcher.find(home, self.version, self._jvm_options)
         self._watchdog = Watchdog(home, keep=self.keep)
@@ -173,7 +173,7 @@ class EmbeddedKafka:
         if self._watchdog is not None:
             self._watchdog.close()
         if not self.keep:
-            shutil.rmtree(home, ignore_errors=True)  # the watchdog's part, unless someone killed it
+            shutil.rmtree(home, ignore_errors=True)  # normally done by the watchdog, unless it was killed
         else:
             log.warning("Kept logs and data of the embedded Kafka in %s", home)
 
@@ -238,7 +238,7 @@ class EmbeddedKafka:
         return ",".join(broker.address for broker in self.brokers)
 
     def client_config(self) -> dict[str, str]:
-        """Client settings in librdkafka's names, of a super user where there are users; a new dictionary."""
+        """Return client settings in librdkafka's names, for a super user if SASL is on; a new dictionary."""
         return self._client_config(SUPER_USER)
 
     def _client_config(self, user: str) -> dict[str, str]:
@@ -265,7 +265,7 @@ class EmbeddedKafka:
         return AdminClient({**config, "log_level": 2, "reconnect.backoff.max.ms": 200})
 
     def _admins(self, user: str = SUPER_USER) -> list[Any]:
-        """One client per running broker; the first answer of each comes from its own broker."""
+        """Return one client per running broker; the first answer of each comes from its own broker."""
         if self._count == 1 and user == SUPER_USER:
             return [self.admin()]
         running = [broker for broker in self.brokers if broker.is_alive and not broker.is_paused]
@@ -283,7 +283,7 @@ class EmbeddedKafka:
         *,
         timeout: float = 30,
     ) -> str:
-        """Create a topic; return when every running broker shows its leaders, and the leaders serve it.
+        """Create a topic; return when every running broker lists its leaders, and the leaders serve it.
 
         :param replication_factor: default is one replica per broker.
         :param config: topic settings, such as ``{"cleanup.policy": "compact"}``.
@@ -296,7 +296,7 @@ class EmbeddedKafka:
         return name
 
     def delete_topic(self, name: str, *, timeout: float = 30) -> None:
-        """Delete a topic and wait until no running broker shows it any more."""
+        """Delete a topic and wait until no running broker lists it any more."""
         topics.delete_topic(self._admins(), name, timeout)
 
     def wait_in_sync(self, *, timeout: float = 60) -> None:
@@ -306,13 +306,13 @@ class EmbeddedKafka:
     # -- users --------------------------------------------------------------------------------------------
 
     def user(self, name: str) -> dict[str, str]:
-        """Client settings of an ordinary user, created on first use; with ACLs it may do nothing yet.
+        """Return client settings of an ordinary user, created on first use; with ACLs it may do nothing yet.
 
-        :raises ConfigurationError: the cluster's protocol knows no users.
+        :raises ConfigurationError: the cluster's protocol has no users.
         """
         if not self.security.sasl:
             raise ConfigurationError(
-                f"security={self.security.protocol!r} knows no users: use SASL_PLAINTEXT or SASL_SSL"
+                f"security={self.security.protocol!r} has no users: use SASL_PLAINTEXT or SASL_SSL"
             )
         if name not in self._passwords:
             self._create_user(name)
@@ -332,11 +332,11 @@ class EmbeddedKafka:
         access.grant(self._admins(), user, operations, access.Resource(**resource))
 
     def revoke(self, user: str, *operations: str, **resource: Any) -> None:
-        """Take back what :meth:`grant` with the same arguments allowed."""
+        """Revoke what :meth:`grant` allowed with the same arguments."""
         access.revoke(self._admins(), user, operations, access.Resource(**resource))
 
     def _create_user(self, name: str) -> None:
-        # Over the brokers' own listener: before the first user exists nobody can log in to the clients' one.
+        # Over the inter-broker listener: before the first user exists, nobody can log in to the other.
         password = secrets.token_urlsafe(18)
         access.create_user(self._new_admin({"bootstrap.servers": self._internal_address}), name, password)
         self._passwords[name] = password

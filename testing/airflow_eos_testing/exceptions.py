@@ -1,4 +1,4 @@
-"""Errors of the test equipment: embedded processes that could not be had, or died."""
+"""Errors of the test equipment: embedded processes that could not be started or used, or died."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class EmbeddedAirflowError(EosError):
 
 
 class EmbeddedDriverError(EosError):
-    """A Spark process of a test could not be started, or did not go where it must; with its log's end."""
+    """A Spark process of a test could not be started, or did not reach a point; with the end of its log."""
 
 
 class DriverDied(EmbeddedDriverError):

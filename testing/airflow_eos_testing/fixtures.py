@@ -1,4 +1,4 @@
-"""Pytest fixtures with real brokers; loaded by pytest itself where airflow-eos is installed.
+"""Pytest fixtures with real brokers; pytest loads them as a plugin if airflow-eos-testing is installed.
 
 ::
 
@@ -6,8 +6,8 @@
         topic = kafka_topic("orders", partitions=4)
         run_my_dag(embedded_kafka.bootstrap_servers, topic)
 
-Brokers start when the first test asks for them and end with the session. A test that fails shows the latest
-warnings of the brokers it used. Where plugins are not auto-loaded, import the names into ``conftest.py``.
+Brokers start when the first test requests them and end with their scope. A failed test shows the latest
+warnings of the brokers it used. If plugins are not auto-loaded, import the names into ``conftest.py``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LINES = 200
 
 
 class TopicFactory(Protocol):
-    """Create a topic under a name that no other test has; returns the name."""
+    """Creates a topic with a unique name, and returns the name."""
 
     def __call__(  # noqa: D102
         self,
@@ -52,9 +52,9 @@ def embedded_kafka() -> Iterator[EmbeddedKafka]:
 
 @pytest.fixture(scope="module")
 def embedded_kafka_cluster() -> Iterator[EmbeddedKafka]:
-    """Three brokers, PLAINTEXT, shared by a module: start again what you kill.
+    """Three brokers, PLAINTEXT, shared by a module: restart the ones you kill.
 
-    They end with it: idle brokers of the whole session would cost 5 % of a core.
+    They end with the module: idle brokers for the whole session would cost 5 % of a core.
     """
     from airflow_eos_testing.cluster import EmbeddedKafka
 
@@ -87,13 +87,13 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     report = yield
     for name, value in getattr(item, "funcargs", {}).items() if report.failed else ():
         title = f"broker logs of {name}"
-        # Imported into a conftest.py beside the auto-loaded plugin, the hook runs twice.
+        # Imported into a conftest.py in addition to the auto-loaded plugin, the hook runs twice.
         if _is_running_cluster(value) and title not in dict(report.sections):
             report.sections.append((title, value.logs(_LINES, warnings_only=True)))
     return report
 
 
 def _is_running_cluster(value: object) -> bool:
-    # By module name: a session that never used a cluster must not import one to find out.
+    # By module name: a session that never used a cluster must not import the module for this check.
     cluster = sys.modules.get("airflow_eos_testing.cluster")
     return cluster is not None and isinstance(value, cluster.EmbeddedKafka)

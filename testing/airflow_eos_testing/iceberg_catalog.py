@@ -1,4 +1,4 @@
-"""Iceberg's own REST catalog as a process that can be killed and started again. Linux only."""
+"""Iceberg's own REST catalog as a process that can be killed and restarted. Linux only."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class IcebergRestCatalog(EmbeddedServer):
-    """Run the REST catalog of Iceberg's tests for the length of a ``with`` block.
+    """Run the REST catalog of Iceberg's tests for the duration of a ``with`` block.
 
     ::
 
@@ -27,7 +27,7 @@ class IcebergRestCatalog(EmbeddedServer):
             catalog.kill()
             catalog.start()  # at the same address, with all that was committed
 
-    :param folder: holds the catalog's database and the warehouse; it is left as it is.
+    :param folder: holds the catalog's database and the warehouse; it is not removed.
     """
 
     name = "The Iceberg REST catalog"
@@ -49,7 +49,7 @@ class IcebergRestCatalog(EmbeddedServer):
         return {"type": "rest", "uri": f"http://{HOST}:{self._port}/"}
 
     def kill(self) -> None:
-        """SIGKILL; :meth:`start` brings it back."""
+        """SIGKILL the catalog; :meth:`start` restarts it."""
         self.close()
 
     def _command(self) -> list[str]:
@@ -62,8 +62,8 @@ class IcebergRestCatalog(EmbeddedServer):
             "CATALOG_REST_PORT": str(self._port),
             "CATALOG_URI": f"jdbc:sqlite:{self._folder}/rest-catalog.db",
             "CATALOG_WAREHOUSE": f"file://{self._folder}",
-            # With two connections, its default, one that meets the journal of a killed catalog keeps its
-            # read lock, and SQLite refuses each commit of the other from then on.
+            # With two connections, its default, one that finds the journal of a killed catalog keeps its
+            # read lock, and from then on SQLite refuses every commit of the other.
             "CATALOG_CLIENTS": "1",
         }
 

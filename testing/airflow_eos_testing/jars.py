@@ -3,7 +3,7 @@
 The cache is ``$AIRFLOW_EOS_CACHE``, else ``$XDG_CACHE_HOME/airflow-eos``, else ``~/.cache/airflow-eos``, with
 one folder ``kafka-<version>`` (about 45 jars, 44 MB), ``yarn-<version>`` (4 jars, 65 MB) or
 ``iceberg-rest-<version>`` (17 jars, 25 MB). A folder that exists is complete: it is filled under another name
-and renamed, under a file lock, so that processes which start together fetch once.
+and renamed, under a file lock, so that concurrent processes fetch once.
 
 Behind a mirror, ``$AIRFLOW_EOS_IVY_SETTINGS`` names an Ivy settings file (as ``spark.jars.ivySettings``).
 """
@@ -34,7 +34,7 @@ SCALA_VERSION = "2.13"
 FETCH_TIMEOUT = 900.0
 """Seconds for resolving and downloading; a cold resolve takes about 40."""
 
-# Kafka's own dependencies hold no logging backend; PySpark ships a matching set of these four.
+# Kafka's own dependencies include no logging backend; PySpark ships a matching set of these four.
 _LOGGING_JARS = ("slf4j-api-*.jar", "log4j-slf4j2-impl-*.jar", "log4j-api-2*.jar", "log4j-core-*.jar")
 _YARN_SHARED_JARS = (
     "hadoop-client-api-*.jar",
@@ -42,7 +42,7 @@ _YARN_SHARED_JARS = (
     "log4j-1.2-api-*.jar",
     "jcl-over-slf4j-*.jar",
 )
-# PySpark has what the minicluster depends on, so that alone is fetched; YARN's web proxy needs Bouncy Castle.
+# PySpark has the minicluster's dependencies, but not Bouncy Castle, which YARN's web proxy needs.
 _YARN_IVY = """<ivy-module version="2.0"><info organisation="airflow-eos" module="yarn"/><dependencies>
 <dependency org="org.apache.hadoop" name="hadoop-client-minicluster" rev="{version}" transitive="false"/>
 <dependency org="org.bouncycastle" name="bcpkix-jdk18on" rev="1.82"/>
@@ -59,7 +59,7 @@ _ICEBERG_SHARED_JARS = (
     "jackson-databind-2*.jar",
     "avro-1*.jar",
 )
-# Each by its name: as dependencies, Jetty's modules ask for artifacts that only their own build has.
+# Listed by name: Jetty's modules have transitive dependencies on artifacts that only its own build has.
 _ICEBERG_IVY = """<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">
 <info organisation="airflow-eos" module="iceberg-rest"/><dependencies>
 <dependency org="org.apache.iceberg" name="iceberg-open-api" rev="{version}" transitive="false">
@@ -86,7 +86,7 @@ _ICEBERG_OTHERS = (
 
 
 def cache_root() -> Path:
-    """Folder that holds one folder of jars per Kafka version."""
+    """Return the folder that holds one folder of jars per Kafka version."""
     own = os.environ.get("AIRFLOW_EOS_CACHE")
     if own:
         return Path(own)
@@ -95,16 +95,16 @@ def cache_root() -> Path:
 
 
 def broker_classpath(version: str) -> tuple[Path, ...]:
-    """Jars to run the broker of a Kafka version, fetched if they are not in the cache yet.
+    """Return the jars to run the broker of a Kafka version, fetched if they are not in the cache yet.
 
     PySpark's logging jars come first: their newer ``slf4j-api`` serves Kafka's 1.7 calls and finds log4j 2.
-    The order is stable, as a class-data archive demands it.
+    The order is stable, as a class-data archive requires.
     """
     return (*logging_jars(), *sorted(fetch_jars(version).glob("*.jar")))
 
 
 def fetch_jars(version: str) -> Path:
-    """Folder with the broker jars of a Kafka version; downloads them on first use.
+    """Return the folder with the broker jars of a Kafka version; downloads them on first use.
 
     :raises EmbeddedKafkaError: the fetch failed; the message holds the end of Ivy's output.
     :raises ConfigurationError: Java 17+ or PySpark's jars are missing.
@@ -118,9 +118,9 @@ def fetch_jars(version: str) -> Path:
 
 
 def yarn_classpath() -> tuple[Path, ...]:
-    """Jars to run YARN's daemons, fetched if they are not in the cache yet.
+    """Return the jars to run YARN's daemons, fetched if they are not in the cache yet.
 
-    The version is that of the Hadoop client in PySpark, whose jars hold the rest.
+    The version is that of the Hadoop client in PySpark, whose jars provide the rest.
 
     :raises EmbeddedYarnError: the fetch failed; the message holds the end of Ivy's output.
     :raises ConfigurationError: Java 17+ or PySpark's jars are missing.
@@ -138,7 +138,7 @@ def yarn_classpath() -> tuple[Path, ...]:
 
 
 def iceberg_classpath() -> tuple[Path, ...]:
-    """Jars to run Iceberg's own REST catalog on SQLite, fetched if they are not in the cache yet.
+    """Return the jars to run Iceberg's own REST catalog on SQLite, fetched if they are not in the cache yet.
 
     :raises EmbeddedServerError: the fetch failed; the message holds the end of Ivy's output.
     :raises ConfigurationError: Java 17+ or PySpark's jars are missing.
@@ -161,9 +161,9 @@ def iceberg_classpath() -> tuple[Path, ...]:
 
 
 def fetch_described(folder: str, marker: str, label: str, ivy: str) -> Path:
-    """Folder of the cache with the jars that an Ivy module description asks for; downloads them on first use.
+    """Return the cache folder with the jars of an Ivy module description; downloads them on first use.
 
-    :param marker: a jar that the complete folder holds.
+    :param marker: a jar that the complete folder contains.
     :param label: name and size, for messages.
     :param ivy: text of an ``ivy.xml``.
     :raises EmbeddedKafkaError: the fetch failed; the message holds the end of Ivy's output.
@@ -180,8 +180,8 @@ def fetch_described(folder: str, marker: str, label: str, ivy: str) -> Path:
 def _fetched(target: Path, marker: str, name: str, label: str, wanted: Callable[[Path], list[str]]) -> Path:
     """Return a folder of the cache, filled on first use.
 
-    :param marker: a jar that a complete folder holds.
-    :param wanted: gets a folder for files of its own, returns the arguments that tell Ivy what to resolve.
+    :param marker: a jar that a complete folder contains.
+    :param wanted: gets a scratch folder, returns the arguments that tell Ivy what to resolve.
     """
     if not target.is_dir():
         with file_lock(target.with_name(f"{target.name}.lock")):
@@ -205,7 +205,7 @@ def _fetch(target: Path, marker: str, name: str, label: str, wanted: Callable[[P
     ivy = pyspark_jar("ivy-*.jar")
     java = find_java()
     for stale in target.parent.glob(f".{target.name}-*"):
-        shutil.rmtree(stale, ignore_errors=True)  # of a process that was killed while it fetched
+        shutil.rmtree(stale, ignore_errors=True)  # left by a process that was killed while fetching
     log.warning("Fetching %s into %s; this is done once", label, target)
     with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as scratch:
         staged = Path(scratch) / "jars"
@@ -213,7 +213,7 @@ def _fetch(target: Path, marker: str, name: str, label: str, wanted: Callable[[P
         settings = os.environ.get("AIRFLOW_EOS_IVY_SETTINGS")
         if settings:
             command += ["-settings", settings]
-        # A cache of its own: in Ivy's default one a Spark session may be resolving at the same time.
+        # A separate cache: a Spark session may be resolving in Ivy's default one at the same time.
         command += ["-cache", str(Path(scratch) / "ivy"), "-confs", "default"]
         command += wanted(Path(scratch))
         # "bundle" is the packaging of some dependencies (scala-logging): "jar" alone misses them.
@@ -247,19 +247,19 @@ def _fetch(target: Path, marker: str, name: str, label: str, wanted: Callable[[P
 
 
 def logging_jars() -> tuple[Path, ...]:
-    """PySpark's slf4j and log4j jars, in a fixed order."""
+    """Return PySpark's slf4j and log4j jars, in a fixed order."""
     return tuple(pyspark_jar(pattern) for pattern in _LOGGING_JARS)
 
 
 def pyspark_jar(pattern: str) -> Path:
-    """The newest jar in the installed PySpark that matches a pattern.
+    """Return the newest jar in the installed PySpark that matches a pattern.
 
     :raises ConfigurationError: PySpark is missing or is a client-only installation.
     """
     spec = importlib.util.find_spec("pyspark")
     if spec is None or not spec.submodule_search_locations:
         raise ConfigurationError(
-            "PySpark is not installed and its jars run the embedded broker: pip install pyspark"
+            "PySpark is not installed; the embedded broker needs its jars: pip install pyspark"
         )
     jars = Path(spec.submodule_search_locations[0]) / "jars"
     paths = sorted(jars.glob(pattern))

@@ -19,12 +19,12 @@ JVM_FOLDER = Path("/usr/lib/jvm")
 
 
 def find_java() -> Path:
-    """Path of a ``java`` executable of version 17 or later.
+    """Return the path of a ``java`` executable of version 17 or later.
 
     ``$JAVA_HOME`` comes first, then ``PATH``, then the usual folder of Linux distributions: a machine whose
-    default Java is too old often has a newer one beside it.
+    default Java is too old often has a newer one installed.
 
-    :raises ConfigurationError: where there is none; the message says what to install.
+    :raises ConfigurationError: there is none; the message says what to install.
     """
     return _find_java(os.environ.get("JAVA_HOME", ""), os.environ.get("PATH", ""), JVM_FOLDER)
 
@@ -57,7 +57,7 @@ def _candidates(java_home: str, path: str, jvm_folder: Path) -> list[Path]:
 
 
 def java_major_version(java: Path) -> int | None:
-    """Major version of a ``java`` executable (8 for ``1.8.0``), or None if it does not tell one."""
+    """Return the major version of a ``java`` executable (8 for ``1.8.0``), or None if it prints none."""
     try:
         done = subprocess.run(
             [str(java), "-version"], capture_output=True, text=True, timeout=30, check=False
@@ -68,6 +68,6 @@ def java_major_version(java: Path) -> int | None:
 
 
 def parse_java_version(banner: str) -> int | None:
-    """Major version in the text that ``java -version`` prints."""
+    """Return the major version in the output of ``java -version``, or None."""
     match = re.search(r'version "(?:1\.)?(\d+)', banner)
     return int(match.group(1)) if match else None

@@ -1,7 +1,7 @@
 """Run an embedded Kafka in the foreground: ``python -m airflow_eos_testing.kafka --topic orders:4``.
 
-The first line of standard output is the bootstrap servers, so that a script can read it. Ctrl-C or SIGTERM
-ends it and removes everything; the exit code is then 0.
+The first line of standard output lists the bootstrap servers, for scripts to read. Ctrl-C or SIGTERM ends it
+and removes everything; the exit code is then 0.
 """
 
 # ruff: noqa: T201 - a command line prints
@@ -65,7 +65,7 @@ def _run(kafka: EmbeddedKafka, topics: Sequence[tuple[str, int]]) -> None:
 
 
 def _stop(signum: int, frame: object) -> NoReturn:
-    # Once is enough: a second Ctrl-C would interrupt the removal.
+    # Ignore further signals: a second Ctrl-C would interrupt the removal.
     for each in (signal.SIGINT, signal.SIGTERM):
         signal.signal(each, signal.SIG_IGN)
     raise _Stop(signum, frame)

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-Xmx512m")
-"""C1 only: a broker lives for seconds, the optimising compiler would not pay. Serial GC: fewer threads."""
+"""C1 only: the optimising compiler does not pay in a broker's few seconds. Serial GC: fewer threads."""
 _ORDERLY_END = 20.0
 _formatted: dict[tuple[Any, ...], dict[Path, bytes]] = {}
-"""Files of a formatted node, by name, of each kind of cluster that this process has started."""
+"""Files of a formatted node by name, for each kind of cluster that this process has started."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Launcher:
     """How to run Kafka's Java classes for the cluster in ``home``.
 
     :param archive: class-data archive for this Java and these jars; it may not exist yet.
-    :param jvm_options: of every command.
+    :param jvm_options: options of every JVM.
     """
 
     home: Path
@@ -55,15 +55,15 @@ class Launcher:
         return cls(home, java, classpath, archive, tuple(jvm_options or QUICK_START))
 
     def command(self, main_class: str, *arguments: str, dump: bool = False) -> list[str]:
-        """Argument vector for a main class.
+        """Return the argument vector for a main class.
 
-        :param dump: write a class-data archive at an orderly end, unless there is one already.
+        :param dump: write a class-data archive at a clean exit, unless there is one already.
         """
         if self.archive.exists():
             sharing = class_data.use_options(self.archive)
         else:
             sharing = class_data.dump_options(self._dumped) if dump and self._makes_archives else []
-        # Kafka puts names in capitals by the rules of the locale: in Turkish, "classic" is "CLASSİC".
+        # Kafka upper-cases names by the default locale: in Turkish, "classic" becomes "CLASSİC".
         settings = ["-Duser.language=en", process_mark(self.home)]
         settings.append(f"-Dlog4j2.configurationFile={self._write_log_settings()}")
         classpath = ["-cp", os.pathsep.join(map(str, self.classpath))]
@@ -72,10 +72,10 @@ class Launcher:
     def format(self, configs: Mapping[Broker, Path], features: Mapping[str, int], timeout: float) -> None:
         """Format the storage of all nodes as one new cluster.
 
-        Kafka's tool formats one node of each version and level of features. What it writes differs in ids
-        only: other nodes, and those of later clusters of this process, get a copy with ids of their own.
+        Kafka's tool formats one node per version and set of feature levels. Its files differ between nodes in
+        ids only: other nodes, and those of later clusters of this process, get a copy with ids of their own.
 
-        :raises EmbeddedKafkaError: with what the tool said.
+        :raises EmbeddedKafkaError: the tool failed; with its output.
         """
         kind = (self.classpath, *features.items())
         if kind not in _formatted:
@@ -111,7 +111,7 @@ class Launcher:
             )
 
     def publish_archive(self, broker: Broker) -> None:
-        """End a broker that was started with ``dump`` if later clusters gain an archive by it."""
+        """Stop a broker that was started with ``dump`` if that makes an archive for later clusters."""
         if self.archive.exists() or not self._makes_archives:
             return
         try:
@@ -123,7 +123,7 @@ class Launcher:
 
     @property
     def _makes_archives(self) -> bool:
-        """An archive belongs to the options it was made with: only the usual ones make one."""
+        """Whether to write an archive: only with the default JVM options, as it fits no others."""
         return self.jvm_options == QUICK_START
 
     @property
@@ -138,12 +138,12 @@ class Launcher:
 
 
 def _new_id() -> str:
-    """Return an id as Kafka makes them, but with a letter first: its tools take "-" for an option."""
+    """Return an id in Kafka's format, with a letter first: its tools take a leading "-" for an option."""
     return "e" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode()[1:22]
 
 
 def _with_ids(properties: bytes, ids: Mapping[str, str]) -> bytes:
-    """Return the properties with other ids, as far as they have them: before 3.7 none for directories."""
+    """Return the properties with these ids in place of theirs; before 3.7 there is no ``directory.id``."""
     for key, value in ids.items():
         properties = re.sub(rf"(?m)^({key})=.*".encode(), rf"\1={value}".encode(), properties)
     return properties

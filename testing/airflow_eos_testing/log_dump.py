@@ -1,6 +1,6 @@
-"""What stands in the brokers' own files, read by kafka-python, whose reading of batches is used nowhere else.
+"""The content of the brokers' log files, read by kafka-python's record parser, which nothing else uses.
 
-The last witness of an experiment: the log holds what the ledger claims, transaction by transaction.
+The last check of an experiment: the log holds what the ledger claims, transaction by transaction.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MARKERS = ("ABORT", "COMMIT")
 class DumpedBatch:
     """A batch of a log file.
 
-    :param marker: ``COMMIT`` or ``ABORT`` of a control batch, empty of others.
+    :param marker: ``COMMIT`` or ``ABORT`` for a control batch, else empty.
     """
 
     partition: int
@@ -40,7 +40,7 @@ class DumpedBatch:
 def dump_log(kafka: EmbeddedKafka, topic: str, broker: Broker | None = None) -> list[DumpedBatch]:
     """Return a broker's copy of a topic, by partition and offset.
 
-    :param broker: whose copy; the first broker's where there is none.
+    :param broker: default: the first broker.
     :raises EmbeddedKafkaError: it has no copy, or a batch of it is damaged.
     """
     folder = (broker or kafka.brokers[0]).data_folder
@@ -85,7 +85,7 @@ def dumped(segment: bytes, partition: int) -> Iterator[DumpedBatch]:
 
 @dataclass
 class _Open:
-    """A producer's transaction in one partition."""
+    """A producer's open transaction in one partition."""
 
     epoch: int
     first_offset: int
@@ -99,13 +99,13 @@ def log_complaints(batches: Sequence[DumpedBatch], records: Sequence[RunRecord],
     :param batches: by partition and offset.
     """
     committed: dict[tuple[int, int, int], tuple[int, int, int]] = {}
-    open_ones: dict[tuple[int, int], _Open] = {}
+    open_txns: dict[tuple[int, int], _Open] = {}
     for batch in batches:
         label = f"{topic}-{batch.partition} offset {batch.first_offset}"
         key = batch.partition, batch.producer_id
         if batch.marker:
-            # Epochs may differ: a coordinator that fences writes its marker with a higher one.
-            ended = open_ones.pop(key, None)
+            # Epochs may differ: a coordinator that fences writes its marker with a higher epoch.
+            ended = open_txns.pop(key, None)
             if ended is not None and batch.marker == "COMMIT":
                 dumped_range = (ended.first_offset, ended.last_offset, ended.records)
                 committed[batch.partition, batch.producer_id, ended.epoch] = dumped_range
@@ -113,7 +113,7 @@ def log_complaints(batches: Sequence[DumpedBatch], records: Sequence[RunRecord],
         if not batch.transactional:
             yield f"{label} holds a batch outside of any transaction"
             continue
-        txn = open_ones.setdefault(key, _Open(batch.producer_epoch, batch.first_offset))
+        txn = open_txns.setdefault(key, _Open(batch.producer_epoch, batch.first_offset))
         if (batch.producer_epoch, batch.base_sequence) != (txn.epoch, txn.records):
             yield (
                 f"{label} has epoch {batch.producer_epoch} sequence {batch.base_sequence}, its transaction "
@@ -121,7 +121,7 @@ def log_complaints(batches: Sequence[DumpedBatch], records: Sequence[RunRecord],
             )
         txn.last_offset = batch.last_offset
         txn.records += batch.records
-    for partition, producer_id in open_ones:
+    for partition, producer_id in open_txns:
         yield f"{topic}-{partition} ends with an open transaction of producer {producer_id}"
     claimed = {
         (r.partition, record.producer.producer_id, record.producer.producer_epoch): (

@@ -1,4 +1,4 @@
-"""The oracle of every fault experiment: each input stands in the output exactly once, and all else agrees.
+"""The oracle of every fault experiment: each input is in the output exactly once, and all else agrees.
 
 Inputs carry tags: ``<source partition>:<number>``, numbers rising from 0 within a partition. A pipeline
 under test keeps the tag, as the value or as the first word of it. What readers see is then compared with
@@ -37,7 +37,7 @@ Tag = str
 
 
 class InputLog:
-    """The truth: every tag that was published, in order, per source partition. Safe for several threads.
+    """Ground truth: every published tag, in order, per source partition. Thread-safe.
 
     :param partitions: partitions of the source topic.
     """
@@ -70,8 +70,8 @@ class InputLog:
 
         The key is the tag, too: the default partitioner spreads it over the sink's partitions.
 
-        :param padding: bytes of filling behind each tag.
-        :raises EmbeddedKafkaError: some were not acknowledged: then nobody knows what the input is.
+        :param padding: filler bytes after each tag.
+        :raises EmbeddedKafkaError: some were not acknowledged, so the input is unknown.
         """
         with _Publisher(kafka, topic, timeout) as publisher:
             for index in range(count):
@@ -87,7 +87,7 @@ class InputLog:
         padding: int = 0,
         timeout: float = 120.0,
     ) -> None:
-        """Publish as :meth:`publish`, ``rate`` records a second, until ``ended`` is set."""
+        """Publish as :meth:`publish`, at ``rate`` records per second, until ``ended`` is set."""
         chunk = max(1, round(rate * _FEED_SECONDS))
         with _Publisher(kafka, topic, timeout) as publisher:
             due = time.monotonic()
@@ -98,7 +98,7 @@ class InputLog:
 
 
 class _Publisher:
-    """An idempotent producer; at the end of the block all is acknowledged, or it raises."""
+    """An idempotent producer; at the end of the block all records are acknowledged, or it raises."""
 
     def __init__(self, kafka: Mapping[str, Any], topic: str, timeout: float) -> None:
         from confluent_kafka import Producer
@@ -108,8 +108,8 @@ class _Publisher:
         self._failed: list[Any] = []
         settings = {
             "enable.idempotence": True,
-            # With more, librdkafka takes a new epoch when a leader changes, and repeats what was acknowledged
-            # in other partitions (its issue 4953).
+            # With more, librdkafka bumps its epoch when a leader changes, and resends records that were
+            # acknowledged in other partitions (its issue 4953).
             "max.in.flight.requests.per.connection": 1,
             "linger.ms": 5,
             "delivery.timeout.ms": int(timeout * 1000),
@@ -137,7 +137,7 @@ class _Publisher:
                 )
                 break
             except BufferError:
-                self._producer.poll(0.1)  # brokers are down: wait, the order must stay
+                self._producer.poll(0.1)  # brokers are down: wait, to keep the order
         self._producer.poll(0)
 
     def _delivered(self, error: Any, _message: Any) -> None:
@@ -146,21 +146,21 @@ class _Publisher:
 
 
 def tag_of(record: Record) -> Tag:
-    """Return the tag a record carries: the first word of its value."""
+    """Return a record's tag: the first word of its value."""
     return (record.value or b"").split(b" ", 1)[0].decode(errors="replace")
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the oracle found. Everything beside the two counts is empty in an exact output.
+    """The oracle's result. For an exact output, all fields but the two counts are empty.
 
     :param records_in: inputs published.
     :param records_out: records that a read_committed reader sees in the sink.
-    :param lost: tags in no output.
-    :param duplicated: tags in more than one output, each as often as it is too many.
+    :param lost: tags that are in no output.
+    :param duplicated: tags in more than one output, each once per surplus output.
     :param unknown: outputs that belong to no input.
     :param out_of_order: ``later before earlier`` pairs: within one sink partition, records of one source
-        partition that do not stand in its order.
+        partition that are not in its order.
     :param disagreements: everything else that does not fit: ledger, offsets, transactions, other readers.
     """
 
@@ -178,7 +178,7 @@ class Verdict:
         return not (self.lost or self.duplicated or self.unknown or self.out_of_order or self.disagreements)
 
     def complaints(self) -> str:
-        """Describe what is wrong, the first few of each kind; empty where nothing is."""
+        """Describe what is wrong, with the first few of each kind; empty if nothing is."""
         kinds = ("lost", "duplicated", "unknown", "out_of_order", "disagreements")
         lines = []
         for kind in kinds:
@@ -197,15 +197,15 @@ def judge(
     disagreements: Iterable[str] = (),
     source: Iterable[Record] | None = None,
 ) -> Verdict:
-    """Compare what readers see with what was published.
+    """Compare the records that readers see with the published ones.
 
     :param outputs: records of the sink, in the order of their offsets within each partition.
-    :param tag: how to read the tag of an output.
+    :param tag: returns the tag of an output.
     :param ordered: the pipeline is row-wise, so order within a source partition must be kept within each sink
         partition.
     :param disagreements: complaints of other checks (:mod:`airflow_eos_testing.agreement`).
-    :param source: records of the source topic, where that can be read to the end. A record that its own
-        producer wrote twice is two inputs: it is a disagreement then, and no duplicate of the pipeline.
+    :param source: records of the source topic, if it can be read to the end. A record that its producer
+        wrote twice counts as two inputs: a disagreement, not a duplicate made by the pipeline.
     """
     expected = list(inputs.tags() if isinstance(inputs, InputLog) else inputs)
     if len(set(expected)) != len(expected):
@@ -226,12 +226,12 @@ def judge(
         duplicated=tuple(duplicated),
         unknown=tuple(name for name in counts if name not in expected_tags),
         out_of_order=tuple(_disorder(sequences, expected_tags)) if ordered else (),
-        disagreements=(*disagreements, *_misfed(expected, written)),
+        disagreements=(*disagreements, *_source_complaints(expected, written)),
     )
 
 
-def _misfed(expected: Sequence[Tag], written: Counter[Tag]) -> Iterable[str]:
-    """Complain of a source that does not hold each input once."""
+def _source_complaints(expected: Sequence[Tag], written: Counter[Tag]) -> Iterable[str]:
+    """Yield complaints if the source does not hold each input exactly once."""
     twice = [name for name in expected if written[name] > 1]
     never = [name for name in expected if not written[name]]
     if twice:

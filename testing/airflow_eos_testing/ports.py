@@ -15,11 +15,11 @@ _ENOUGH = 1000
 
 
 def free_ports(count: int) -> list[int]:
-    """Distinct ports on loopback that nothing listens on, below the system's ephemeral range.
+    """Return distinct loopback ports that nothing listens on, below the system's ephemeral range.
 
-    An ephemeral port would be a trap: while a killed broker is down the system may hand its port to any
+    An ephemeral port would be a trap: while a killed broker is down, the system may assign its port to any
     outgoing connection, and a client that keeps reconnecting to it may connect to itself.
-    The ports are not held: whoever binds them must be ready to ask again.
+    The ports are not reserved: the caller must be ready to retry with others.
     """
     lowest, highest = _LOWEST, _ephemeral_start()
     if highest - lowest < _ENOUGH:
@@ -38,7 +38,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def is_free(port: int) -> bool:
-    """Return whether a server could listen on a port of loopback.
+    """Return whether a server could listen on a loopback port.
 
     The address may be reused, as brokers do: the connections of a killed server keep its port for a minute.
     """

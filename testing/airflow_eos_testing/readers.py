@@ -1,4 +1,4 @@
-"""Read a topic up to its current end: what a consumer of the given isolation level sees now."""
+"""Reads a topic up to its current end, as a consumer of the given isolation level sees it."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Isolation = Literal["read_committed", "read_uncommitted"]
 
 _BATCH = 10_000
 _STALL = 60.0
-"""Seconds without a single record or end-of-partition before a read is given up."""
+"""Seconds without a single record or end of partition before a read fails."""
 _WAIT = 0.02
-"""Seconds that a read waits for a whole batch, whatever it has."""
+"""Seconds that one poll waits for a full batch."""
 
 
 @dataclass(frozen=True)
@@ -77,8 +77,8 @@ def follow_topic(
         refused = True
         while not ended():
             if refused:
-                # The library fetches a partition no more once a broker refused its offset, as one may that
-                # does not lead it yet: begin again behind what was read.
+                # The library stops fetching a partition once a broker refuses its offset, as one may that
+                # does not lead it yet: assign again, after the last record read.
                 consumer.assign([TopicPartition(topic, *place) for place in position.items()])
                 refused = False
             for message in consumer.consume(_BATCH, timeout=0.1):
@@ -112,7 +112,7 @@ def _messages(kafka: str | Mapping[str, Any], topic: str, isolation: Isolation) 
             for message in messages:
                 error = message.error()
                 if error is None:
-                    # Records that arrive behind an end already seen belong to a later read.
+                    # Records that arrive after the end was seen belong to a later read.
                     if message.partition() in unfinished:
                         yield message
                 elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - the library's own name
@@ -144,7 +144,7 @@ def _consumer_config(kafka: str | Mapping[str, Any], isolation: Isolation) -> di
     return {
         "log_level": 2,
         **given,
-        "group.id": "airflow-eos-reader",  # the library wants one; it is never joined
+        "group.id": "airflow-eos-reader",  # the library requires one; it is never joined
         "enable.auto.commit": False,
         "enable.partition.eof": True,
         "isolation.level": isolation,

@@ -1,4 +1,4 @@
-"""A real queue for Celery from a wheel: Valkey, which speaks Redis's protocol. Linux only."""
+"""A real message broker for Celery from a wheel: Valkey, which speaks Redis's protocol. Linux only."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The secured listener of an embedded cluster: broker settings and the client settings that fit them.
+"""The secured listener of an embedded cluster: broker settings and the matching client settings.
 
-Clients meet one listener with the chosen protocol. Brokers and controllers talk to each other over plaintext
-listeners of loopback, whose anonymous principal is a super user: the cluster is a test bed, not a fortress.
+Clients use one listener with the chosen protocol. Brokers and controllers talk to each other over plaintext
+loopback listeners, whose anonymous principal is a super user: the cluster is for tests, not for production.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ SUPER_USER = "admin"
 
 @dataclass(frozen=True)
 class Security:
-    """What protects the client listener.
+    """The protection of the client listener.
 
-    :param protocol: Kafka's name of it; the SASL ones authenticate by SCRAM-SHA-512.
-    :param acls: authorise by ACLs, with nothing allowed by default.
+    :param protocol: Kafka's security protocol; the SASL ones authenticate by SCRAM-SHA-512.
+    :param acls: authorise by ACLs; nothing is allowed by default.
     """
 
     protocol: SecurityProtocol = "PLAINTEXT"
@@ -51,11 +51,11 @@ class Security:
 
     @property
     def separate_internal_listener(self) -> bool:
-        """Whether brokers need a listener of their own, as the clients' one is secured."""
+        """Whether brokers need a listener of their own because the client listener is secured."""
         return self.protocol != "PLAINTEXT"
 
     def broker_settings(self, certificates: Certificates | None) -> dict[str, str]:
-        """``server.properties`` entries of the secured listener; it is named CLIENT."""
+        """Return the ``server.properties`` entries of the secured listener, which is named CLIENT."""
         settings: dict[str, str] = {}
         if certificates is not None:
             settings["listener.name.client.ssl.keystore.type"] = "PEM"
@@ -72,7 +72,7 @@ class Security:
     def client_settings(
         self, certificates: Certificates | None, user: str = "", password: str = ""
     ) -> dict[str, str]:
-        """Client settings in librdkafka's names; the password stands in them in clear."""
+        """Return client settings in librdkafka's names, with the password in clear text."""
         if not self.separate_internal_listener:
             return {}
         settings: dict[str, str] = {"security.protocol": self.protocol}

@@ -1,4 +1,4 @@
-"""What the embedded servers of one process have in common: a folder, a start that is waited for, an end."""
+"""Base class of embedded servers that are one process with a folder of its own."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ _POLL = 0.1
 
 
 class EmbeddedServer:
-    """Run a server in a folder of its own for the length of a ``with`` block. Linux only.
+    """Run a server in a folder of its own for the duration of a ``with`` block. Linux only.
 
-    After the block no process and no file is left, also when this process is killed: what the server has
-    started ends with it.
+    After the block no process and no file is left, also when this process is killed: the server's descendants
+    end with it.
     """
 
     name: ClassVar[str]
-    """In messages."""
+    """Name for messages."""
     folder_prefix: ClassVar[str]
     start_timeout: ClassVar[float] = 60.0
-    """Seconds until it must answer."""
+    """Seconds within which it must answer."""
     error: ClassVar[type[EosError]] = EmbeddedServerError
-    """Raised where it does not start."""
+    """Error that is raised if it does not start."""
 
     def __init__(self) -> None:
         self._home: Path | None = None
@@ -66,7 +66,7 @@ class EmbeddedServer:
     def start(self) -> None:
         """Start the server and wait until it answers.
 
-        :raises EosError: as ``error``: it is not installed, or did not start; with the end of its log.
+        :raises EosError: of type ``error``: it is not installed, or did not start; with the end of its log.
         """
         self._home = Path(tempfile.mkdtemp(prefix=self.folder_prefix))
         log = self._home / "server.log"
@@ -87,15 +87,15 @@ class EmbeddedServer:
             shutil.rmtree(home, ignore_errors=True)
 
     def _command(self) -> list[str]:
-        """Prepare the folder and return the argument vector."""
+        """Prepare the folder and return the server's argument vector."""
         raise NotImplementedError
 
     def _environment(self) -> Mapping[str, str]:
-        """Return the environment of the server and all it starts."""
+        """Return the environment of the server and its descendants."""
         return os.environ
 
     def _answers(self) -> bool:
-        """Whether a client is served."""
+        """Return whether the server serves clients."""
         raise NotImplementedError
 
     def _wait(self, session: Session, log: Path) -> None:

@@ -1,9 +1,9 @@
 """A command whose whole process tree ends with its owner, even when the owner is killed.
 
 This file, executed by path (standard library only), is the keeper: it starts the command as the leader of a
-new session, prints the leader's pid, and waits. When its owner ends, by a word or by any signal, it kills
+new session, prints the leader's pid, and waits. When its owner says so, or dies of any signal, it kills
 every process of that session and removes the command's folder. Airflow puts each task into a process group of
-its own, and Spark's Python daemon does the same: a session is the smallest thing that holds them all.
+its own, and Spark's Python daemon does the same: a session is the smallest unit that contains them all.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class Session:
     """Start a command under a keeper; see the module.
 
     :param command: argument vector.
-    :param env: environment of the command and all it starts.
+    :param env: environment of the command and its descendants.
     :param home: folder that belongs to the command; removed by the keeper unless ``keep``.
-    :param log_path: collects the command's output.
-    :param keep: leave ``home`` alone at the end.
+    :param log_path: file to which the command's output is appended.
+    :param keep: do not remove ``home`` at the end.
     :raises OSError: the command cannot be started.
     """
 
@@ -47,8 +47,8 @@ class Session:
         log_path: Path,
         keep: bool = False,
     ) -> None:
-        me = str(Path(__file__).resolve())
-        keeper = [sys.executable, "-I", "-S", me, str(os.getpid()), "" if keep else str(home), *command]
+        script = str(Path(__file__).resolve())
+        keeper = [sys.executable, "-I", "-S", script, str(os.getpid()), "" if keep else str(home), *command]
         with log_path.open("ab") as output:
             self._keeper = subprocess.Popen(
                 keeper,
@@ -70,15 +70,15 @@ class Session:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the command itself still runs."""
+        """Whether the command itself is still running."""
         return _session_of(self.leader_pid) == self.leader_pid
 
     def end(self) -> None:
         """Kill every process of the session and wait until none is left; a second call does nothing."""
         assert self._keeper.stdin is not None
         assert self._keeper.stdout is not None
-        with suppress(BrokenPipeError, ValueError):  # it is gone; it was closed before
-            # A word, not only the end of the pipe: a forked child of ours may hold the pipe open.
+        with suppress(BrokenPipeError, ValueError):  # the keeper is gone, or the pipe was closed before
+            # Write, not only close: a forked child of ours may hold the pipe open.
             self._keeper.stdin.write(b"end")
             self._keeper.stdin.close()
         self._keeper.stdout.close()
@@ -86,14 +86,14 @@ class Session:
 
 
 def session_members(leader_pid: int) -> list[int]:
-    """Process ids of the session, without zombies. Linux only (``/proc``)."""
+    """Return the process ids of the session, without zombies. Linux only (``/proc``)."""
     pids = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
     return [pid for pid in pids if _session_of(pid) == leader_pid]
 
 
 def _session_of(pid: int) -> int | None:
     try:
-        # pid (comm) state ppid pgrp session ...; comm may hold spaces and parentheses.
+        # pid (comm) state ppid pgrp session ...; comm may contain spaces and parentheses.
         state, _, _, session = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:4]
     except (OSError, ValueError):
         return None
@@ -101,7 +101,7 @@ def _session_of(pid: int) -> int | None:
 
 
 def kill_session(leader_pid: int) -> None:
-    """SIGKILL the members until none is left: a member may fork while the list is walked."""
+    """SIGKILL the members until none is left: a member may fork during the iteration."""
     deadline = time.monotonic() + _END_TIMEOUT
     while (members := session_members(leader_pid)) and time.monotonic() < deadline:
         for pid in members:
@@ -110,8 +110,8 @@ def kill_session(leader_pid: int) -> None:
         time.sleep(_POLL)
 
 
-def _keep(owner: int, home: str, command: Sequence[str]) -> None:
-    # The command's output goes where the keeper's own errors go: stdout is the line to the owner.
+def _run_keeper(owner: int, home: str, command: Sequence[str]) -> None:
+    # The command's output goes to the keeper's stderr: stdout is the pipe to the owner.
     child = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=sys.stderr, stderr=sys.stderr, start_new_session=True
     )
@@ -130,4 +130,4 @@ def _keep(owner: int, home: str, command: Sequence[str]) -> None:
 if __name__ == "__main__":
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(signum, signal.SIG_IGN)  # it ends with its owner, not before
-    _keep(int(sys.argv[1]), sys.argv[2], sys.argv[3:])
+    _run_keeper(int(sys.argv[1]), sys.argv[2], sys.argv[3:])

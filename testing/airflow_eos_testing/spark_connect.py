@@ -1,4 +1,4 @@
-"""A long-lived Spark Connect server from PySpark's own jars: tasks that use it need no JVM of their own."""
+"""A long-lived Spark Connect server from PySpark's own jars; its clients need no JVM of their own."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
 
 class SparkConnectServer(EmbeddedServer):
-    """Run a Spark Connect server on loopback for the length of a ``with`` block.
+    """Run a Spark Connect server on loopback for the duration of a ``with`` block.
 
     ::
 
         with SparkConnectServer() as spark:
             connections = {"spark_shared": spark.connection()}      # conn_id of the operators
 
-    :param master: where it computes.
+    :param master: Spark master of the server.
     :param settings: further Spark settings.
-    :param env: further environment of the server and its Python workers.
+    :param env: further environment variables of the server and its Python workers.
     """
 
     name = "The Spark Connect server"
@@ -61,7 +61,7 @@ class SparkConnectServer(EmbeddedServer):
         return f"sc://{HOST}:{self.port}"
 
     def connection(self) -> dict[str, Any]:
-        """Return the JSON form of an Airflow connection to it."""
+        """Return the JSON form of an Airflow connection to the server."""
         return {"conn_type": "spark_connect", "host": HOST, "port": self.port}
 
     def _command(self) -> list[str]:
@@ -102,9 +102,9 @@ class SparkConnectServer(EmbeddedServer):
 
 
 class HostSparkServer(EmbeddedServer):
-    """Run ``airflow eos spark-server`` for the length of a ``with`` block.
+    """Run ``airflow eos spark-server`` for the duration of a ``with`` block.
 
-    :param folder: of its connection; the same folder gives the same address and token.
+    :param folder: folder of its connection; the same folder gives the same address and token.
     :param options: further options of the command.
     """
 
@@ -120,7 +120,7 @@ class HostSparkServer(EmbeddedServer):
 
     @property
     def access(self) -> Access:
-        """Its port and token."""
+        """The server's port and token."""
         access = read_access(self.folder)
         assert access is not None, f"{self.name} was never started"
         return access

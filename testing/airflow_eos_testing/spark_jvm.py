@@ -1,4 +1,4 @@
-"""JVM options for Spark processes that live for a minute, as those of tests and demonstrations do.
+"""JVM options for short-lived Spark processes, such as those of tests and demonstrations.
 
 ``python -m airflow_eos_testing.spark_jvm`` writes the class-data archive, once per environment.
 """
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 def quick_start() -> dict[str, str]:
-    """Environment with which Spark starts quickly; what the caller has set stays."""
+    """Return environment variables for a quick start of Spark; none if the caller has set the options."""
     if os.environ.get(OPTIONS_VARIABLE):
         return {}
     archive = archive_of(class_data.folder(), find_java())
@@ -27,7 +27,7 @@ def quick_start() -> dict[str, str]:
 
 
 def write_archive() -> None:
-    """Write Spark's archive, unless that was done; without one Spark starts slower."""
+    """Write Spark's archive if it does not exist; without one Spark starts more slowly."""
     try:
         write_archive_in(class_data.folder(), find_java())
     except ConfigurationError as error:

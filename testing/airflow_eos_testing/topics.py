@@ -1,7 +1,7 @@
-"""Create and delete topics, and wait until every broker knows of it.
+"""Creates and deletes topics, and waits until every broker reflects the change.
 
-Each function takes a list of ``AdminClient``; the first one sends the request, all of them are asked for what
-they see. A topic that one broker already lists may be unknown to the next one for some milliseconds.
+Each function takes a list of ``AdminClient``; the first one sends the request, all of them fetch metadata.
+A topic that one broker already lists may be unknown to the next one for some milliseconds.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def wait_for_brokers(admins: Sequence[Any], count: int, timeout: float) -> None:
 
 
 def wait_in_sync(admins: Sequence[Any], timeout: float) -> None:
-    """Wait until all replicas of all partitions of all topics, internal ones too, are in sync."""
+    """Wait until all replicas of all partitions of all topics, internal ones included, are in sync."""
 
     def in_sync(metadata: Any) -> bool:
         parts = [part for topic in metadata.topics.values() for part in topic.partitions.values()]
@@ -100,7 +100,7 @@ def wait_in_sync(admins: Sequence[Any], timeout: float) -> None:
 
 
 def settle(action: str, future: Any) -> None:
-    """Wait for an admin request; a refusal becomes an error that says what was asked."""
+    """Wait for an admin request; raise an error that names the action if it was refused."""
     from confluent_kafka import KafkaException
 
     try:
@@ -117,7 +117,7 @@ def _wait_until(
     *,
     topic: str | None = None,
 ) -> None:
-    """Ask every client for the metadata of a topic, or of all of them, until it holds."""
+    """Poll every client's metadata of a topic, or of all topics, until the condition holds."""
     from confluent_kafka import KafkaException
 
     for admin in admins:

@@ -8,8 +8,8 @@
         written = try_process(process, [SourceRecord(b'{"n": 7}', key=b"a")], spark=spark)
         assert [record.value for record in written] == [b'{"n": 7}']
 
-What the function returns is checked by the sink contract of a run, columns and rows. What only a topic knows
-is not: whether it exists, its number of partitions, its largest record. Nothing is written anywhere.
+The function's result is checked by the sink contract of a run, columns and rows. Properties of a topic are
+not: its existence, number of partitions, maximum record size. Nothing is written anywhere.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from airflow_eos.exceptions import ConfigurationError, ProcessFailed
+from airflow_eos.exceptions import ConfigurationError, RecordRefused
 from airflow_eos.model.ranges import Interval, OffsetRange, PartitionInterval, interval_of
 
 if TYPE_CHECKING:
@@ -43,8 +43,8 @@ class SourceRecord:
     """A record as a run reads it.
 
     :param topic: default: the first source topic.
-    :param offset: default: the next one of its partition.
-    :param timestamp: aware; default: 2026-01-01 in UTC.
+    :param offset: default: the next one in its partition.
+    :param timestamp: aware; default: 2026-01-01 UTC.
     """
 
     value: bytes | None
@@ -83,14 +83,15 @@ def try_process(
 ) -> list[WrittenRecord]:
     """Return what a run would write for these records, in the order in which the function returns it.
 
-    :param process: ``process(df)`` or ``process(df, run)``, or one that is declared ``@arrow_process``, which
-        gets one batch for each source partition.
+    :param process: ``process(df)`` or ``process(df, run)``, or one decorated with ``@arrow_process``, which
+        gets one batch per source partition.
     :param spark: a session, classic or Connect; an ``@arrow_process`` needs none.
-    :param interval: what ``run.interval`` tells the function.
+    :param interval: value of ``run.interval`` in the function.
     :raises ProcessFailed: what the function returned cannot be written.
-    :raises ConfigurationError: a function of DataFrames, and no session.
+    :raises RecordRefused: the function returned a value that cannot be written.
+    :raises ConfigurationError: the function takes DataFrames and there is no session.
 
-    What the function raises itself is raised as it is, or as Spark's exception.
+    The function's own exceptions are raised unchanged, or as Spark's exception.
     """
     from airflow_eos.spark.process import RunContext
 
@@ -112,12 +113,13 @@ def try_range(
 ) -> list[WrittenRecord]:
     """Return what a run that started now would write for the first records that it would read.
 
-    Nothing is fenced, pinned, committed or written. The records come to this process.
+    Nothing is fenced, pinned, committed or written. The records are fetched into this process.
 
-    :param spec: of the run; ``ranges`` say what is read.
-    :param records: so many of each partition at most, committed ones only.
+    :param spec: of the run; ``ranges`` define what is read.
+    :param records: maximum number of records per partition; committed ones only.
     :raises PlanError: what the run would raise: no starting point, a moved cursor, an interval not over, ...
     :raises ProcessFailed: what the function returned cannot be written.
+    :raises RecordRefused: the function returned a value that cannot be written.
     """
     from airflow_eos.operations.preview import preview
     from airflow_eos.spark.process import RunContext
@@ -140,7 +142,7 @@ def try_range(
 
 
 def _first(spec: RunSpec, wanted: OffsetRange, records: int) -> pa.Table | None:
-    """Read the first records of a range, None where it has none."""
+    """Return the first records of a range, or None if it has none."""
     import pyarrow as pa
 
     from airflow_eos.spark.source import read_slices
@@ -159,7 +161,7 @@ def _first(spec: RunSpec, wanted: OffsetRange, records: int) -> pa.Table | None:
 
 
 def _parts(records: Sequence[SourceRecord], source_topics: Sequence[str]) -> list[pa.Table]:
-    """Return the records as a run reads them, a table for each partition, in the order of offsets."""
+    """Return the records as a run reads them, one table per partition, in offset order."""
     import pyarrow as pa
 
     from airflow_eos.spark.source import ARROW_SCHEMA
@@ -240,7 +242,7 @@ def _by_frame(
 
 
 def _rows(table: pa.Table, context: RunContext) -> list[WrittenRecord]:
-    """Return the rows of a result; they are sealed once, so that what no batch can hold is found."""
+    """Return the rows of a result; seals them once, to detect rows that no batch can hold."""
     import numpy as np
 
     from airflow_eos.recordbatch.sealer import seal
@@ -274,11 +276,11 @@ def _rows(table: pa.Table, context: RunContext) -> list[WrittenRecord]:
         for row in rows
     ]
     if not all(item.topic for item in written):
-        raise ProcessFailed(
+        raise RecordRefused(
             "process returned rows whose 'topic' is null and there is no sink topic; fill the column, or set "
             "sink_topic"
         )
     wrong = next((item for item in written if item.partition is not None and item.partition < 0), None)
     if wrong is not None:
-        raise ProcessFailed(f"process returned partition {wrong.partition} for {wrong.topic}")
+        raise RecordRefused(f"process returned partition {wrong.partition} for {wrong.topic}")
     return written

@@ -1,10 +1,10 @@
-"""Remove the brokers and files of a process that died without cleaning up.
+"""Removes the brokers and files of a process that died without cleaning up.
 
-The watchdog is a small Python process in a session of its own. It holds the reading end of a pipe: when the
-owner dies, by whatever signal, the pipe ends, and the watchdog kills every process that carries the cluster's
-mark in its arguments or its environment (paused ones too) and removes the cluster's folder. It looks for the
-mark instead of being told process ids: an owner killed between starting a broker and telling of it leaves
-nothing behind, and a process id that was reused is never hit.
+The watchdog is a small Python process in a session of its own. It holds the read end of a pipe: when the
+owner dies, by any signal, the pipe closes, and the watchdog kills every process with the cluster's mark in
+its arguments or environment (paused ones too) and removes the cluster's folder. It searches for the mark
+instead of keeping process ids: an owner killed between starting a broker and reporting it leaves nothing
+behind, and a reused process id is never hit.
 
 The file is executed by path, without site packages: it imports the standard library only.
 """
@@ -28,12 +28,12 @@ _VARIABLE = "AIRFLOW_EOS_HOME"
 
 
 def process_mark(home: Path) -> str:
-    """Argument that marks the Java processes which belong to the cluster in a folder."""
+    """Return the argument that marks the Java processes of the cluster in a folder."""
     return f"-Dairflow.eos.home={home}"
 
 
 def environment_mark(home: Path) -> dict[str, str]:
-    """Variable that marks processes whose arguments others choose, with all that they start. Linux only."""
+    """Return the variable that marks processes whose arguments others set, and descendants. Linux only."""
     return {_VARIABLE: str(home)}
 
 
@@ -41,7 +41,7 @@ class Watchdog:
     """Guard the processes and the folder of one cluster; start it before either exists.
 
     :param home: folder to remove.
-    :param keep: leave the folder, end the processes only.
+    :param keep: only kill the processes; leave the folder.
     """
 
     def __init__(self, home: Path, *, keep: bool = False) -> None:
@@ -49,7 +49,7 @@ class Watchdog:
         self._process = subprocess.Popen(
             [*command, "keep"] if keep else command,
             stdin=subprocess.PIPE,
-            # Never the owner's: whoever reads the owner's output would wait for the watchdog too.
+            # Never the owner's: whoever reads the owner's output to its end would wait for the watchdog too.
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
@@ -61,10 +61,10 @@ class Watchdog:
         return self._process.pid
 
     def close(self) -> None:
-        """Have it clean up what is left, and wait for its end."""
+        """Tell the watchdog to clean up, and wait until it has ended."""
         assert self._process.stdin is not None
         try:
-            # A word, not only the end of the pipe: a forked child of the owner may hold the pipe open.
+            # Write, not only close: a forked child of the owner may hold the pipe open.
             self._process.stdin.write(b"end")
             self._process.stdin.close()
         except BrokenPipeError:
@@ -76,7 +76,7 @@ def clean_up(home: Path, *, keep: bool = False) -> None:
     """Kill the marked processes of a cluster and remove its folder."""
     deadline = time.monotonic() + _KILL_TIMEOUT
     quiet = 0
-    # Twice nothing: a process between fork and exec does not carry the mark yet.
+    # Until two scans find nothing: a process between fork and exec does not carry the mark yet.
     while quiet < 2 and time.monotonic() < deadline:  # noqa: PLR2004
         processes = [*marked_processes(process_mark(home)), *processes_with(f"{_VARIABLE}={home}")]
         for pid in processes:
@@ -88,7 +88,7 @@ def clean_up(home: Path, *, keep: bool = False) -> None:
 
 
 def marked_processes(mark: str) -> list[int]:
-    """Ids of the running processes that have an argument equal to the mark."""
+    """Return the ids of the running processes that have an argument equal to the mark."""
     if not Path("/proc/self/cmdline").exists():
         listing = subprocess.run(
             ["ps", "-axww", "-o", "pid=,command="], capture_output=True, text=True, check=False
@@ -108,7 +108,7 @@ def marked_processes(mark: str) -> list[int]:
 
 
 def processes_with(variable: str) -> list[int]:
-    """Ids of the running processes that have ``NAME=value`` in their environment. Linux only."""
+    """Return the ids of the running processes with ``NAME=value`` in their environment. Linux only."""
     processes = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
@@ -126,11 +126,11 @@ def _kill(pid: int) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Wait for the owner's word or end, then clean up."""
+    """Wait for the owner's message or end, then clean up."""
     home, owner = Path(arguments[0]), int(arguments[1])
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(signum, signal.SIG_IGN)  # it ends with its owner, not before
-    # The parent is asked for too: a forked child of a dead owner may hold the pipe open for hours.
+    # Check the parent, too: a forked child of a dead owner may hold the pipe open for hours.
     while os.getppid() == owner and not select.select([sys.stdin], [], [], _OWNER_POLL)[0]:
         pass
     clean_up(home, keep=arguments[2:] == ["keep"])

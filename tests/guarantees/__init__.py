@@ -1,1 +1,1 @@
-"""Experiments, one for each guarantee; three brokers end with the last of them."""
+"""Experiments, one for each guarantee; the cluster of three brokers stops after the last of them."""

@@ -32,7 +32,7 @@ def experiment(embedded_kafka: EmbeddedKafka) -> Experiment:
 
 @pytest.fixture(scope="module")
 def older_kafka() -> Iterator[EmbeddedKafka]:
-    """Kafka 3.9 with transaction version 1; it ends with the module, since an idle broker costs, too."""
+    """Kafka 3.9 with transaction version 1, stopped after the module: even an idle broker costs resources."""
     with EmbeddedKafka(version=OLDER) as kafka:
         yield kafka
 
@@ -45,7 +45,7 @@ def any_kafka(request: pytest.FixtureRequest) -> EmbeddedKafka:
 
 @pytest.fixture(scope="package")
 def replicated_kafka() -> Iterator[EmbeddedKafka]:
-    """Three brokers that notice a dead one soon: start again what you kill."""
+    """Three brokers that detect a dead one quickly; a test restarts what it kills."""
     with EmbeddedKafka(brokers=3, broker_config=QUICK_FAILOVER) as kafka:
         yield kafka
 

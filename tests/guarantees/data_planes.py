@@ -18,7 +18,7 @@ _TIMEOUT = 60.0
 
 
 class CounterPlane(LocalDataPlane):
-    """A running count: its last value, read from the sink itself, plus the events, if there are any.
+    """A running count: the last value, read from the sink itself, plus the values of the events.
 
     The sink is the second source topic; one partition each.
     """
@@ -33,14 +33,14 @@ class CounterPlane(LocalDataPlane):
 
 
 class RandomPlane(LocalDataPlane):
-    """Every record gets a number that no two executions give alike."""
+    """Adds a random number to every record, another one in each evaluation."""
 
     def transform(self, rows: Sequence[Row]) -> Sequence[Out]:
         return [Out(b"%s %d" % (row.value, random.getrandbits(60)), row.key) for row in rows]
 
 
 class RoutedPlane(LocalDataPlane):
-    """Rows choose their topic: numbers that end in 0 are dead letters, odd ones have a topic too."""
+    """Routes rows by their last digit: 0 to the dead letters, odd ones to a topic of their own."""
 
     def transform(self, rows: Sequence[Row]) -> Sequence[Out]:
         sink = str(self._spec.sink_topic)
@@ -64,11 +64,11 @@ class FailsOncePlane(LocalDataPlane):
 
 
 class FailsOnceRandomPlane(FailsOncePlane, RandomPlane):
-    """Both."""
+    """A random transform whose first send fails."""
 
 
 class EvaluatesAgainPlane(FailsOnceRandomPlane):
-    """What no seal must do: a send that is repeated computes every other target again."""
+    """What a seal must prevent: a repeated send computes every other target again."""
 
     def seal(self, plan: Any) -> LocalSealed:
         self._plan = plan
@@ -83,7 +83,7 @@ class EvaluatesAgainPlane(FailsOnceRandomPlane):
 
 
 class LosesBlocksPlane(LocalDataPlane):
-    """What was sealed first is lost for good, half way through its send, as with all its executors."""
+    """The first sealed batches are lost for good halfway through their send, as if all executors had died."""
 
     def send(self, sealed: LocalSealed, identity: ProducerIdentity, timeout: float) -> Sequence[Any]:
         if not hasattr(self, "_lost"):
@@ -97,7 +97,7 @@ class LosesBlocksPlane(LocalDataPlane):
 
 
 class LosesBlocksRandomPlane(LosesBlocksPlane, RandomPlane):
-    """Both."""
+    """A random transform whose first sealed batches are lost."""
 
 
 class ManyBatchesPlane(LocalDataPlane):
@@ -107,9 +107,9 @@ class ManyBatchesPlane(LocalDataPlane):
 
 
 class Executor:
-    """A process that sends, half of its partitions first; it can be stopped there.
+    """A process that sends half of its partitions and waits; it can be stopped there.
 
-    :ivar error: what its send ended with, None where it went well.
+    :ivar error: the error of its send; None if it succeeded.
     """
 
     def __init__(self, *arguments: Any) -> None:
@@ -120,7 +120,7 @@ class Executor:
         self.error: Exception | None = None
 
     def wait_half(self) -> None:
-        """Wait until the first half is acknowledged; it goes on with :meth:`result`."""
+        """Wait until the first half is acknowledged; :meth:`result` lets it continue."""
         assert self._pipe.poll(_TIMEOUT)
         assert self._pipe.recv() == "half"
 
@@ -160,10 +160,10 @@ def _execute(config: Any, identity: ProducerIdentity, batches: Any, timeout: flo
 
 
 class ExecutorPlane(LocalDataPlane):
-    """Sends in a process of its own, as an executor does; a subclass may stop it half way."""
+    """Sends in a separate process, as an executor does; a subclass may stop it halfway."""
 
     def half_written(self, executor: Executor) -> None:
-        """Called when half is written."""
+        """Called when half of the partitions are written."""
 
     def send(self, sealed: LocalSealed, identity: ProducerIdentity, timeout: float) -> Sequence[Any]:
         executor = Executor(self._config, identity, sealed.batches, timeout)

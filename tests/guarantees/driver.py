@@ -1,4 +1,4 @@
-"""A driver in a process of its own, without Spark: killed and paused by real signals, cheap to start.
+"""A driver in a separate process, without Spark: killed and paused by real signals, cheap to start.
 
 The same protocol, wire layer and brokers as in production; only the executors are this one process. For a
 driver with Spark see :class:`airflow_eos_testing.faults.RunProcess`.
@@ -27,12 +27,12 @@ processes.set_forkserver_preload(["tests.guarantees.driver", "tests.support.loca
 
 
 class LocalDriver:
-    """Start an attempt; it stops at the states asked for until it is released.
+    """Starts an attempt that stops at the given states until it is released.
 
     :param plane: data plane class, importable by name.
     :param stop_at: states to stop at.
-    :param without: names of laws that its process does without (:mod:`tests.guarantees.without_law`).
-    :ivar times: states with the machine's monotonic time, as far as they were waited for.
+    :param without: names of laws that are removed in its process (:mod:`tests.guarantees.without_law`).
+    :ivar times: the machine's monotonic time of each state that was waited for.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class LocalDriver:
         self._process.join(30)
 
     def pause(self) -> None:
-        """SIGSTOP: every thread of it stands, its connections stay open."""
+        """SIGSTOP: all its threads stop, its connections stay open."""
         stop(self._process)
 
     def resume(self) -> None:
@@ -101,9 +101,9 @@ class LocalDriver:
 
 
 def stop(process: Any) -> None:
-    """SIGSTOP, and wait until it stands."""
+    """Send SIGSTOP and wait until the process has stopped."""
     os.kill(process.pid, signal.SIGSTOP)
-    # No child of ours: the fork server's.
+    # It is a child of the fork server, not ours, so waitpid cannot tell.
     while Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
         time.sleep(0.005)
 

@@ -1,4 +1,4 @@
-"""The bench of the experiments: a pipeline with tagged input, and the judgement of how it ended."""
+"""The test bench of the experiments: a pipeline with tagged input, and checks of the outcome."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.guarantees.driver import LocalDriver
 from tests.support.local_runs import LocalDataPlane, Pipeline
 
 LEDGER = LedgerSettings("ledger-of-experiments", partitions=2)
-"""One for all: making a ledger takes a second, and pipelines share one in production too."""
+"""One ledger for all: creating one takes a second, and pipelines share one in production, too."""
 
 
 class Experiment(Pipeline):
@@ -71,7 +71,7 @@ class Experiment(Pipeline):
         return judge(self.sent, read_topic(self.kafka.client_config(), self.sink, isolation))
 
     def assert_exact(self, *, drained: bool = True) -> None:
-        """Every input once, in order; ledger, offsets and transactions agree with it."""
+        """Assert every input once, in order, and that ledger, offsets and transactions agree with it."""
         config, spec = self.kafka.client_config(), self.spec
         found = read_topic(config, self.sink)
         records = ledger_records(config, self.ledger, spec.pipeline)
@@ -87,14 +87,14 @@ class Experiment(Pipeline):
         assert verdict.exact, verdict.complaints()
 
     def assert_log_as_claimed(self) -> None:
-        """In the broker's own files stands what runs claim, committed, and nothing else is."""
+        """Assert that the brokers' log files hold as committed what the runs claim, and nothing else."""
         records = ledger_records(self.kafka.client_config(), self.ledger, self.spec.pipeline)
         assert list(log_complaints(dump_log(self.kafka, self.sink), records, self.sink)) == []
 
     def committed(self) -> list[int]:
         """Return the group's committed offset in each source partition; -1 where there is none.
 
-        What a transaction has pending is not committed, and is not waited for.
+        Pending offsets of an open transaction do not count, and are not waited for.
         """
         wanted = [TopicPartition(self.source, p) for p in range(self.partitions)]
         with ControlPlane(self.spec) as control:
@@ -102,7 +102,7 @@ class Experiment(Pipeline):
         return [found[tp].offset if tp in found else -1 for tp in wanted]
 
     def delete_head(self, partition: int, before: int) -> None:
-        """Retention in a moment: records below an offset are gone."""
+        """Delete the records below an offset, as retention does."""
         where = ClientPartition(self.source, partition, before)
         self.kafka.admin().delete_records([where])[where].result()
 
@@ -113,7 +113,7 @@ class Experiment(Pipeline):
 
 
 def described(experiment: Experiment) -> TransactionDescription | None:
-    """What the coordinator says of the pipeline's transactional id."""
+    """Return the coordinator's description of the pipeline's transactional id."""
     with ControlPlane(experiment.spec) as control:
         return control.cluster.describe_transaction(keys.transactional_id(experiment.spec))
 
@@ -124,7 +124,7 @@ def given(experiment: Experiment) -> Explicit:
 
 
 class Watcher:
-    """A read_committed consumer that reads one partition all the time, in a thread; a context manager."""
+    """A read_committed consumer that reads one partition continuously, in a thread; a context manager."""
 
     def __init__(self, kafka: Any, topic: str, partition: int = 0, isolation: str = "read_committed") -> None:
         self._stop = threading.Event()
@@ -151,7 +151,7 @@ class Watcher:
         self._consumer.close()
 
     def wait_for(self, records: int) -> None:
-        """Wait until the reader has seen so many."""
+        """Wait until the reader has seen this many records."""
         deadline = time.monotonic() + 60
         while len(self.seen) < records:
             assert time.monotonic() < deadline, f"only these were seen: {self.seen}"
@@ -170,12 +170,12 @@ def values(kafka: Any, topic: str, isolation: str = "read_committed") -> list[st
 
 
 def lost_and_duplicated(sent: Sequence[str], found: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Compare multisets, where order and offsets mean nothing."""
+    """Compare as multisets, ignoring order and offsets."""
     wanted, got = Counter(sent), Counter(found)
     return sorted((wanted - got).elements()), sorted((got - wanted).elements())
 
 
 def judged(experiment: Experiment, isolation: Isolation = "read_committed") -> tuple[list[str], list[str]]:
-    """Return what the oracle says is lost, and what is duplicated."""
+    """Return the records that the oracle finds lost, and those it finds duplicated."""
     verdict = experiment.verdict(isolation)
     return sorted(verdict.lost), sorted(verdict.duplicated)

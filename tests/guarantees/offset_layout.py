@@ -1,4 +1,4 @@
-"""What stands at each offset of a partition: records, markers, aborted records."""
+"""What is at each offset of a partition: records, markers, aborted records."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _transaction(config: Mapping[str, Any], topic: str, values: list[str], *, co
 
 
 def layout_of(config: Mapping[str, Any], topic: str, partition: int = 0) -> list[Cell]:
-    """Return what stands at each offset, up to the last stable one."""
+    """Return what is at each offset, up to the last stable offset."""
     cells: list[Cell] = []
     with BrokerConnections(ClientConfig.of(config)) as connections:
         where = TopicPartition(topic, partition)

@@ -251,7 +251,7 @@ def availability() -> str:
 
 
 def _warm(kafka: EmbeddedKafka) -> Experiment:
-    """Return an experiment whose ledger and processes are there: only the story takes time."""
+    """Return an experiment whose ledger and processes exist, so that the picture shows only the story."""
     experiment = Experiment(kafka)
     experiment.driver("warm-up").result()
     return experiment

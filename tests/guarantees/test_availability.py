@@ -1,7 +1,7 @@
 """A: availability. Brokers, schedulers and Spark go away; the result is the same, later.
 
 A scheduler's own faults are shown under a real one, in tests/system; executors that die in tests/integration
-(``make chaos``), but for what a run makes of it. The tables of docs/guarantees name them.
+(``make chaos``), except for what a run makes of it. The tables of docs/guarantees name them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.guarantees.experiment import judged, lost_and_duplicated
 
 
 def test_every_broker_is_killed_in_turn_during_one_run(replicated):
-    """A1: SIGKILL of each of three brokers at another state, started again in between: one attempt, exact."""
+    """A1: each of three brokers is killed at a different state and restarted: one attempt, exactly once."""
     kafka = replicated.kafka
     replicated.feed(60)
     turns = dict(zip((State.PLANNED, State.OPEN, State.WRITTEN), kafka.brokers, strict=True))
@@ -42,7 +42,7 @@ def test_every_broker_is_killed_in_turn_during_one_run(replicated):
 
 
 def test_without_replicas_one_broker_is_enough_to_stop_a_run(replicated):
-    """A1, contrast: replication factor 1: its only broker dies, the run ends in an error, without a trace."""
+    """A1, contrast: with replication factor 1 the broker's death fails the run, which leaves no output."""
     kafka = replicated.kafka
     replicated.feed(20)
     settings = {"min.insync.replicas": "1"}
@@ -71,7 +71,7 @@ DAY = dt.datetime(2026, 1, 5, tzinfo=dt.timezone.utc)
 
 
 def test_one_interval_backfilled_twice_at_once_is_written_once(experiment):
-    """A2: two backfills make two runs of one interval, in two processes: one ledger record, one output."""
+    """A2: two backfills run one interval at once, in two processes: one ledger record, one output."""
     experiment.publish([f"0:{n:06d}" for n in range(20)], timestamp=int(DAY.timestamp() * 1000))
     experiment.sent += [f"0:{n:06d}" for n in range(20)]
     interval = Interval(DAY, DAY + dt.timedelta(days=1))
@@ -83,7 +83,7 @@ def test_one_interval_backfilled_twice_at_once_is_written_once(experiment):
     config, spec = experiment.kafka.client_config(), experiment.spec
     (recorded,) = ledger_records(config, experiment.ledger, spec.pipeline)
     assert (recorded.run_key, recorded.records_written) == (again.run_key, 20)
-    # Whoever did not commit found the other's commit, or was fenced and is answered when it is tried again.
+    # The loser found the other's commit, or was fenced and finds the commit when it is retried.
     assert {end for end in ends if end is not None} <= {again.run_key}
 
 
@@ -96,7 +96,7 @@ def end_of(driver):
 
 
 def test_two_backfills_that_do_not_share_an_identity_write_twice(experiment):
-    """A2, counter-test: with the run id as their identity, as a plain job has it, both of them write."""
+    """A2, counter-test: with the run id as identity, as in a plain job, both backfills write."""
     experiment.publish([f"0:{n:06d}" for n in range(20)], timestamp=int(DAY.timestamp() * 1000))
     experiment.sent += [f"0:{n:06d}" for n in range(20)]
     interval = Interval(DAY, DAY + dt.timedelta(days=1))
@@ -109,7 +109,7 @@ def test_two_backfills_that_do_not_share_an_identity_write_twice(experiment):
 
 
 def test_lost_sealed_batches_cost_one_epoch_and_a_new_seal(experiment):
-    """A3: what was sealed is gone half way through its send: aborted, sealed again from the same ranges."""
+    """A3: sealed batches are lost halfway through a send: the run aborts and seals the same ranges again."""
     experiment.feed(30)
     record = experiment.run(data=LosesBlocksPlane)
     states = [state for state, _ in record.trace]

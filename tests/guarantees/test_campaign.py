@@ -15,7 +15,7 @@ _LAST = r"chaos: (\d+) runs, (\d+) faults, (\d+) records in, (\d+) records out, 
 
 @pytest.mark.timeout(600)
 def test_faults_at_every_kind_of_state_lose_nothing_and_duplicate_nothing() -> None:
-    """SIGKILL, SIGSTOP and lost answers while records keep coming: in is out, once, and all else agrees."""
+    """SIGKILL, SIGSTOP and lost answers under constant input: the output has every input exactly once."""
     command = [sys.executable, "-m", "chaos", "--short", "--seed", "1"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=580, check=False)
     said = done.stdout + done.stderr[-4000:]

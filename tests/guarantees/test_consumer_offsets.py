@@ -44,7 +44,7 @@ def group_settings(experiment, **changes):
 
 
 def poll(consumer, count):
-    """Read so many records."""
+    """Read ``count`` records."""
     found = []
     deadline = time.monotonic() + 60
     while len(found) < count:
@@ -59,7 +59,7 @@ def poll(consumer, count):
 
 
 def test_input_that_is_delivered_again_after_a_crash_is_written_once(experiment):
-    """C1: the driver is killed before its commit: the next try reads it all again; the output is exact."""
+    """C1: the driver is killed before its commit; the retry reads all input again: the output is exact."""
     experiment.feed(40)
     dead = experiment.driver(stop_at=State.STAGED).wait_for(State.STAGED)
     dead.kill()
@@ -69,7 +69,7 @@ def test_input_that_is_delivered_again_after_a_crash_is_written_once(experiment)
 
 
 def test_a_rebalance_delivers_again_and_a_plain_consumer_writes_twice(experiment):
-    """C1, contrast: a member writes, and leaves before it commits; the next one gets it all again."""
+    """C1, contrast: a member writes and leaves before it commits offsets; the next one reads it all again."""
     experiment.feed(20)
     producer = Producer({**experiment.kafka.client_config(), "linger.ms": 0})
     for last in (False, True):
@@ -86,7 +86,7 @@ def test_a_rebalance_delivers_again_and_a_plain_consumer_writes_twice(experiment
 
 
 def test_a_member_that_joins_while_a_run_is_under_way_stops_its_commit(experiment):
-    """C1: a live consumer of the group may commit at any moment, so the run aborts and shows nothing."""
+    """C1: a live consumer of the group may commit at any moment, so the run aborts and publishes nothing."""
     experiment.feed(10)
     member = Consumer(group_settings(experiment))
 
@@ -104,7 +104,7 @@ def test_a_member_that_joins_while_a_run_is_under_way_stops_its_commit(experimen
 
 
 def test_without_law_6_a_run_commits_under_a_live_member_who_then_writes_twice(experiment, monkeypatch):
-    """C1, counter-test: with the check off both own the position: the consumer's output is a duplicate."""
+    """C1, counter-test: without the check run and consumer share the position: the output has duplicates."""
     monkeypatch.setattr(laws, "group_is_empty", lambda group, members: None)
     experiment.feed(10)
     member = Consumer(group_settings(experiment))
@@ -194,7 +194,7 @@ def shuffled(df):
 
 
 def test_a_row_wise_transform_keeps_the_order_of_ten_partitions(embedded_kafka, spark):
-    """C3: ten source partitions, an explicit partition column: each output partition is its input."""
+    """C3: with an explicit partition column, each of ten output partitions equals its source partition."""
     experiment = Experiment(embedded_kafka, partitions=10)
     experiment.feed(1000)
     read_process_write(spark, experiment.spec, same_partition)
@@ -216,7 +216,7 @@ def test_one_partition_is_a_total_order(embedded_kafka, spark):
 
 
 def test_a_transform_that_shuffles_gives_up_the_order_and_nothing_else(embedded_kafka, spark):
-    """C3, counter-test: sorted the other way the same check fails; every record is still there once."""
+    """C3, counter-test: a transform that sorts descending fails the order check, but loses nothing."""
     experiment = Experiment(embedded_kafka, partitions=2)
     experiment.feed(200)
     read_process_write(spark, experiment.spec, shuffled)
@@ -248,13 +248,13 @@ def test_gaps_are_read_over_exactly(embedded_kafka, write, layout, visible):
     (span,) = record.ranges
     assert (span.start, span.end) == (0, len(layout))
     assert experiment.committed() == [len(layout)]
-    # Counter-test: who counts offsets instead of reading to a position believes that records were lost.
+    # Counter-test: a reader that counts offsets instead of reading to a position would report a loss.
     assert span.end - span.start > record.records_read == len(visible)
     assert experiment.run("r2").records_read == 0
 
 
 def test_a_reader_that_counts_offsets_finds_one_record_too_few(embedded_kafka):
-    """C4, counter-test: offset 5, the end, comes after four records: a fifth would be awaited for ever."""
+    """C4, counter-test: the end offset is 5, but there are four records: waiting for a fifth never ends."""
     experiment = Experiment(embedded_kafka, partitions=1)
     write_commit_layout(experiment.kafka.client_config(), experiment.source)
     consumer = Consumer(
@@ -270,7 +270,7 @@ def test_a_reader_that_counts_offsets_finds_one_record_too_few(embedded_kafka):
 
 
 def is_end(message, offset):
-    """Whether a consumer was told that the partition ends at this offset, and nothing else."""
+    """Return whether a consumer's message is the end of the partition at this offset."""
     return (message.error().code(), message.offset()) == (KafkaError._PARTITION_EOF, offset)
 
 
@@ -278,7 +278,7 @@ def is_end(message, offset):
 
 
 def test_a_deleted_head_is_refused_with_both_offsets_and_both_ways_on(experiment):
-    """C5: retention passed the cursor: nothing is committed; the error names what is gone and what to do."""
+    """C5: retention overtook the cursor: nothing is committed; the error names the loss and the remedies."""
     experiment.feed(20)
     experiment.run()
     experiment.feed(20)
@@ -293,7 +293,7 @@ def test_a_deleted_head_is_refused_with_both_offsets_and_both_ways_on(experiment
 
 
 def test_a_head_that_is_deleted_while_a_run_reads_is_an_error_too(experiment):
-    """C5: planned, then deleted: the reading task refuses; there is no reset to the new beginning."""
+    """C5: records deleted after the plan make the reading task fail; it does not reset to the log start."""
     experiment.feed(20)
     with pytest.raises(OffsetsOutOfRange, match="deleted"):
         experiment.run(on_state=lambda state: state is State.PLANNED and experiment.delete_head(0, 5))
@@ -302,7 +302,7 @@ def test_a_head_that_is_deleted_while_a_run_reads_is_an_error_too(experiment):
 
 
 def test_without_law_5_the_tasks_still_refuse(experiment, monkeypatch):
-    """C5, counter-test: with the planner's check off the second guard speaks, where records are fetched."""
+    """C5, counter-test: without the planner's check, the tasks that fetch the records refuse."""
     monkeypatch.setattr(laws, "within_log", lambda wanted, log_start, last_stable, mode: None)
     experiment.feed(20)
     experiment.run()
@@ -313,7 +313,7 @@ def test_without_law_5_the_tasks_still_refuse(experiment, monkeypatch):
 
 
 def test_a_consumer_that_resets_loses_the_head_in_silence(experiment):
-    """C5, contrast: auto.offset.reset=earliest goes on behind the hole, and nobody is told."""
+    """C5, contrast: auto.offset.reset=earliest resumes at the new log start, without an error."""
     sent = experiment.feed(20)
     arguments = (
         experiment.kafka.client_config(),
@@ -333,7 +333,7 @@ def test_a_consumer_that_resets_loses_the_head_in_silence(experiment):
 
 
 def test_offsets_that_expired_start_nothing_again(experiment):
-    """C6: the group is forgotten by the broker: the ledger's cursor goes on, and says so."""
+    """C6: the broker deleted the group's offsets: the run goes on from the ledger's cursor, and notes it."""
     experiment.feed(20)
     experiment.run()
     experiment.forget_offsets()
@@ -361,7 +361,7 @@ def test_a_consumer_whose_offsets_expired_begins_again(experiment):
 
 @pytest.mark.chaos
 def test_the_broker_itself_expires_the_offsets():
-    """C6: offsets.retention.minutes=1, and a minute of waiting: the broker deletes them, the cursor stays."""
+    """C6: the broker deletes the offsets after offsets.retention.minutes=1; the ledger's cursor stays."""
     settings = {"offsets.retention.minutes": 1, "offsets.retention.check.interval.ms": 1000}
     with EmbeddedKafka(broker_config=settings) as kafka:
         experiment = Experiment(kafka)
@@ -383,7 +383,7 @@ def make_again(experiment):
 
 
 def test_a_topic_made_again_is_never_read_from_the_old_position(experiment):
-    """C6: the name is the same, the topic id is not: refused, nothing skipped."""
+    """C6: a recreated topic has the same name but another topic id: refused, nothing is skipped."""
     experiment.feed(4)
     experiment.run()
     make_again(experiment)
@@ -394,7 +394,7 @@ def test_a_topic_made_again_is_never_read_from_the_old_position(experiment):
 
 
 def test_without_law_5_a_topic_made_again_loses_its_head(experiment, monkeypatch):
-    """C6, counter-test: with the ids unchecked the old offsets skip the new topic's first records."""
+    """C6, counter-test: with topic ids unchecked, the old offsets skip the new topic's first records."""
     monkeypatch.setattr(laws, "topics_unchanged", lambda *_, **__: None)
     experiment.feed(4)
     experiment.run()
@@ -429,7 +429,7 @@ def test_a_consumer_with_policy_latest_skips_what_added_partitions_hold(experime
     message = consumer.poll(60)
     consumer.close()
     assert message is not None
-    assert is_end(message, 1)  # behind "new", which was never delivered
+    assert is_end(message, 1)  # after "new", which was never delivered
 
 
 def minute(number):
@@ -456,14 +456,14 @@ def late_between_two_intervals(experiment):
 
 
 def test_two_intervals_around_a_late_record_hold_it_once(experiment):
-    """C6: boundaries are pinned once: the late record is in the second interval, backwards and again too."""
+    """C6: boundaries are pinned once: the second interval has the late record, also in reverse and again."""
     late_between_two_intervals(experiment)
     interval_runs(experiment, [10, 0, 5])
     assert experiment.verdict().exact
 
 
 def test_boundaries_that_are_asked_for_again_lose_a_late_record(experiment):
-    """C6, counter-test: first-offset-at-T asked anew by every run puts the late record into no interval."""
+    """C6, counter-test: if every run looks up its boundary anew, the late record is in no interval."""
     both = [TopicPartition(experiment.source, p) for p in (0, 1)]
 
     def first_offsets(moment):

@@ -86,7 +86,7 @@ def test_one_transaction_is_exact_after_the_same_crash(experiment):
 
 
 def test_readers_that_do_not_ask_for_committed_data_see_the_dead_attempt(experiment):
-    """S3, counter-test: exactly once is a pact with readers; isolation.level=read_uncommitted breaks it."""
+    """S3, counter-test: isolation.level=read_uncommitted breaks exactly-once: readers see aborted records."""
     experiment.feed(30)
     dead = experiment.driver(stop_at=State.WRITTEN).wait_for(State.WRITTEN)
     dead.kill()
@@ -124,12 +124,12 @@ class Counter(Experiment):
         }
 
     def shown(self):
-        """The count as a reader downstream has it."""
+        """Return the count as a downstream reader sees it."""
         return values(self.kafka, self.count)[-1]
 
 
 @pytest.mark.parametrize(
-    # From the last state before the transaction on; T6 kills at each of the earlier ones, too.
+    # Starts at the last state before the transaction; T6 kills at each of the earlier ones, too.
     "state",
     rest_in_chaos(6, (*EVERY_STATE[4:], *EVERY_STATE[:4])),
     ids=lambda state: state.value,
@@ -172,7 +172,7 @@ def results(found):
 
 
 def evaluated_twice(experiment):
-    """Inputs whose committed result is not the one that the aborted attempt had written."""
+    """Return the inputs whose committed result differs from the one that the aborted attempt wrote."""
     everything = results(experiment.output("read_uncommitted"))
     committed = results(experiment.output())
     assert sorted(committed) == sorted(experiment.sent)
@@ -181,7 +181,7 @@ def evaluated_twice(experiment):
 
 
 def test_a_retried_random_transform_gives_one_result_set(experiment):
-    """S5: the driver dies after it wrote; the retry computes other numbers: readers have only those."""
+    """S5: the driver dies after its writes; the retry computes other numbers: readers see only those."""
     experiment.feed(30)
     dead = experiment.driver(plane=RandomPlane, stop_at=State.STAGED).wait_for(State.STAGED)
     first = results(experiment.output("read_uncommitted"))
@@ -202,7 +202,7 @@ def test_a_repeated_send_repeats_the_sealed_bytes(experiment):
 
 
 def test_a_seal_that_is_repeated_in_a_run_gives_one_result_set(experiment):
-    """S5: sealed batches are lost when half is written: all of it is computed again, none of it is kept."""
+    """S5: sealed batches are lost when half is written: all is computed again, and no first result stays."""
     experiment.feed(30)
     record = experiment.run(data=LosesBlocksRandomPlane)
     assert [s for s, _ in record.trace].count("SEALED") == 2
@@ -210,14 +210,14 @@ def test_a_seal_that_is_repeated_in_a_run_gives_one_result_set(experiment):
 
 
 def test_a_send_that_computes_again_mixes_two_result_sets(experiment):
-    """S5, counter-test: batches that are not kept: half of them is of another evaluation, and counts fit."""
+    """S5, counter-test: batches are not kept: half of them come from another evaluation, and counts match."""
     experiment.feed(30)
     experiment.run(data=EvaluatesAgainPlane)
     assert 0 < len(evaluated_twice(experiment)) < 30
 
 
 def with_rand(df):
-    """One result per input that no evaluation repeats; rand() alone would: its seed is part of the plan."""
+    """Return a result that differs in each evaluation; rand() does not: its seed is part of the plan."""
     from pyspark.sql import functions as F  # noqa: N812
 
     drawn = F.udf(lambda: f":{random.getrandbits(60)}").asNondeterministic()
@@ -226,7 +226,7 @@ def with_rand(df):
 
 
 def test_rand_on_spark_survives_a_lost_send_as_one_result_set(experiment, spark, monkeypatch):
-    """S5: Spark's rand(): the send stage fails once after it wrote; the output is one evaluation, not two."""
+    """S5: rand() in Spark: the send stage fails once after its writes; the output is of one evaluation."""
     experiment.feed(200)
     send, calls = SparkDataPlane.send, []
 
@@ -244,7 +244,7 @@ def test_rand_on_spark_survives_a_lost_send_as_one_result_set(experiment, spark,
 
 
 def with_attempt(df):
-    """Each input with the seal task, and the attempt at it, that computed it."""
+    """Append to each input partition and attempt id of the seal task that computed it."""
 
     def named(batches):
         import pyarrow as pa
@@ -260,7 +260,7 @@ def with_attempt(df):
 
 
 def test_blocks_of_two_attempts_are_never_sent(experiment, spark, monkeypatch):
-    """S5: one owner has what a second attempt at the seal tasks computed: all is sealed again, none sent."""
+    """S5: one block owner has blocks of a second seal attempt: all is sealed again, nothing mixed is sent."""
     experiment.feed(200)
     kept, seals = blocks.checkpointed, []
 
@@ -281,7 +281,7 @@ def test_blocks_of_two_attempts_are_never_sent(experiment, spark, monkeypatch):
 
 
 def test_without_the_seal_a_failed_task_mixes_two_result_sets(experiment, spark):
-    """S5, contrast: a task of Spark's own sink fails at its last row; run again, the others come twice."""
+    """S5, contrast: a task of Spark's own sink fails at its last row; its retry writes the others twice."""
     from pyspark.errors import PySparkException
     from pyspark.sql import functions as F  # noqa: N812
 

@@ -1,4 +1,4 @@
-"""Laws of a run on a real broker, where the other experiments do not need them one by one.
+"""Laws of a run, on a real broker, that the other experiments do not test one by one.
 
 Which test fails without which law: :mod:`tests.guarantees.without_law`.
 """
@@ -39,7 +39,7 @@ from tests.support.markers import wait_for_markers
 
 
 def test_every_law_has_a_removal_that_names_its_tests():
-    """The list is complete: each function of the laws, and every test it names exists."""
+    """The list covers each function of the laws, and every test that it names exists."""
     functions = {
         name
         for name, value in vars(laws).items()
@@ -59,7 +59,7 @@ def test_every_law_has_a_removal_that_names_its_tests():
     page = (without_law.ROOT / "docs" / "guarantees" / "laws.md").read_text()
     assert all(without_law.row(name) in page for name in without_law.REMOVALS)
     named = {removal.law for removal in without_law.REMOVALS.values()}
-    assert named == {*(str(n) for n in range(1, 11)), "12", "S5"}  # one evaluation: a guarantee, no law
+    assert named == {*(str(n) for n in range(1, 11)), "12", "S5"}  # S5 is a guarantee, not a law
 
 
 @pytest.mark.parametrize("name", without_law.REMOVALS)
@@ -87,12 +87,12 @@ def test_what_stands_in_for_a_law_can_be_called_like_it(name):
     ids=str,
 )
 def test_a_removal_counts_only_where_the_test_itself_finds_the_result_wrong(phase, error, judged):
-    """A test that breaks before it can judge says nothing of the law that was taken away."""
+    """A test that breaks before it can judge says nothing about the removed law."""
     assert (without_law.kind_of_failure(phase, error) == without_law.JUDGED) is judged
 
 
 def test_two_receipts_for_one_partition_abort_the_run(experiment):
-    """Law 1: a partition that two owners say they wrote is not committed."""
+    """Law 1: a run with receipts of two owners for one partition is not committed."""
     experiment.feed(10)
 
     class TwoOwners(LocalDataPlane):
@@ -110,7 +110,7 @@ def test_two_receipts_for_one_partition_abort_the_run(experiment):
 
 
 class TaskContext:
-    """What Spark tells a task that it runs for the second time."""
+    """The task context of a second attempt."""
 
     def attemptNumber(self):  # noqa: N802 - Spark's name
         return 1
@@ -120,7 +120,7 @@ class TaskContext:
 
 
 class SendTwice:
-    """A send task whose first attempt dies after one of two batches; the second one has other content."""
+    """A send task whose first attempt dies after one of two batches; the second one sends other content."""
 
     def __init__(self, experiment, monkeypatch):
         self.where = TopicPartition(experiment.sink, 0)
@@ -136,7 +136,7 @@ class SendTwice:
         return [(batch.records, batch.data) for batch in sealed]
 
     def play(self):
-        """Return what the second attempt answers; then commit, as if all were well."""
+        """Return the second attempt's answers, after committing as if all were well."""
         with ControlPlane(self._spec) as control, BrokerConnections(self._config) as connections:
             session = control.transactions.fence(self._name)
             session.begin()
@@ -175,7 +175,7 @@ def letters(experiment):
 
 
 def test_a_second_attempt_of_a_send_task_writes_nothing(experiment, monkeypatch):
-    """Law 1: Spark runs the task again in the same epoch: it refuses; the log is the first one's."""
+    """Law 1: Spark retries the task in the same epoch: it refuses; the log has only the first attempt."""
     task = SendTwice(experiment, monkeypatch)
     with pytest.raises(TaskError, match="wrote nothing"):
         task.play()
@@ -184,7 +184,7 @@ def test_a_second_attempt_of_a_send_task_writes_nothing(experiment, monkeypatch)
 
 
 def test_without_law_1_the_second_attempt_is_found_out_by_its_offsets(experiment, monkeypatch):
-    """Law 1, the second guard: the broker says yes to a batch it did not write, at an offset of the past."""
+    """Law 1, second guard: the broker acknowledges another batch as a duplicate, at an earlier offset."""
     monkeypatch.setattr(send_task, "refuse_second_attempt", lambda *args: None)
     (text,) = SendTwice(experiment, monkeypatch).play()
     answer = json.loads(text)
@@ -194,7 +194,7 @@ def test_without_law_1_the_second_attempt_is_found_out_by_its_offsets(experiment
 
 
 def test_without_both_guards_two_attempts_are_mixed(experiment, monkeypatch):
-    """Law 1, counter-test: the receipt is perfect; readers get the first half of one, the rest of another."""
+    """Law 1, counter-test: the receipt is perfect, but readers get one half of each attempt."""
     monkeypatch.setattr(send_task, "refuse_second_attempt", lambda *args: None)
     without_law.remove("end-before", monkeypatch.setattr)
     task = SendTwice(experiment, monkeypatch)
@@ -209,7 +209,7 @@ def test_without_both_guards_two_attempts_are_mixed(experiment, monkeypatch):
 
 
 class Lies(LocalDataPlane):
-    """Writes all but the last partition's batches, and says it wrote everything."""
+    """Writes all but the last partition's batches, and reports all of them as written."""
 
     def send(self, sealed, identity, timeout):
         with BrokerConnections(self._config) as connections:
@@ -239,7 +239,7 @@ def test_receipts_that_lie_are_found_out(experiment):
 
 
 def test_without_law_4_a_lie_is_committed_as_a_loss(experiment, monkeypatch):
-    """Law 4, counter-test: with the proof off the offsets pass over records that were never written."""
+    """Law 4, counter-test: without the proof, the offsets pass over records that were never written."""
     monkeypatch.setattr(laws, "proof_holds", lambda *args: None)
     monkeypatch.setattr(laws, "begins_with_receipts", lambda *args: None)
     experiment.feed(20)
@@ -254,7 +254,7 @@ def test_without_law_4_a_lie_is_committed_as_a_loss(experiment, monkeypatch):
 
 
 def test_a_commit_before_the_fence_is_found_behind_it(experiment):
-    """Law 3: asked, then committed by another try, then fenced: the second question finds it."""
+    """Law 3: another try commits between look-up and fence: the second look-up finds its commit."""
     experiment.feed(20)
     slow = Paused(experiment, State.ASKED, "r1", ranges=given(experiment))
     experiment.run("r1", try_number=2, ranges=given(experiment))
@@ -265,7 +265,7 @@ def test_a_commit_before_the_fence_is_found_behind_it(experiment):
 
 
 def test_the_clear_of_an_old_run_leaves_the_live_one_alone(experiment):
-    """Law 3: a yes before the fence: the cleared run is answered, the live one is not fenced."""
+    """Law 3: a record found before the fence answers the cleared run, and the live run is not fenced."""
     experiment.feed(10)
     experiment.run("r1")
     experiment.feed(10)
@@ -281,7 +281,7 @@ def test_the_clear_of_an_old_run_leaves_the_live_one_alone(experiment):
 
 
 def test_a_range_ends_below_an_open_transaction(experiment):
-    """Law 5: what may still be aborted is not read, nor what stands behind it: that is the next run's."""
+    """Law 5: records of an open transaction, and those after them, are left to the next run."""
     experiment.publish(["0:000000", "0:000001"])
     upstream = Producer({**experiment.kafka.client_config(), "transactional.id": f"up-{experiment.sink}"})
     upstream.init_transactions(30)
@@ -303,7 +303,7 @@ def test_a_range_ends_below_an_open_transaction(experiment):
 
 
 def test_offsets_moved_during_a_run_stop_its_commit(experiment):
-    """Law 6: somebody commits to the group between plan and proof: nothing is committed over it."""
+    """Law 6: another client commits to the group between plan and proof: the run commits nothing over it."""
     experiment.feed(20)
 
     def move(state):
@@ -320,7 +320,7 @@ def test_offsets_moved_during_a_run_stop_its_commit(experiment):
 
 
 def test_time_outs_that_do_not_fit_are_refused(experiment):
-    """Law 10: a batch that may be retried longer than its transaction lives is refused before anything."""
+    """Law 10: a delivery time-out above the transaction time-out is refused before the run starts."""
     experiment.feed(10)
     with pytest.raises(TimeoutsInconsistent, match="must be below"):
         experiment.run(

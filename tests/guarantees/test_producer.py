@@ -31,7 +31,7 @@ TWO_DOWN_SECONDS = 4
 
 
 def refusals(monkeypatch):
-    """Collect the answers of Produce that are errors, by code."""
+    """Collect the error codes that Produce is answered with."""
     from airflow_eos.wire import produce
 
     codes, original = [], produce.reaction
@@ -47,7 +47,7 @@ def refusals(monkeypatch):
 
 def need_replicas(experiment, count):
     """Set min.insync.replicas of the sink."""
-    # A client of its own: librdkafka asks the controller it heard of last, and waits for it if it has died.
+    # A new client: librdkafka asks the last controller it knew, and waits for it even if it is dead.
     running = [broker.address for broker in experiment.kafka.brokers if broker.is_alive]
     admin = AdminClient({**experiment.kafka.client_config(), "bootstrap.servers": ",".join(running)})
     change_topic(admin, experiment.sink, {"min.insync.replicas": str(count)})
@@ -57,7 +57,7 @@ def need_replicas(experiment, count):
 
 
 def test_too_few_replicas_are_waited_for(replicated, monkeypatch):
-    """P1: a replica that the sink needs is down: NOT_ENOUGH_REPLICAS, again and again, until it is back."""
+    """P1: while a required replica is down, NOT_ENOUGH_REPLICAS is retried until the replica is back."""
     codes = refusals(monkeypatch)
     replicated.feed(20)
     need_replicas(replicated, 3)
@@ -80,7 +80,7 @@ def test_too_few_replicas_are_waited_for(replicated, monkeypatch):
 
 
 def test_replicas_that_stay_away_end_the_run_cleanly(replicated):
-    """P1: not back before the delivery time-out: one clear error, nothing visible, no offsets."""
+    """P1: replicas stay away beyond the delivery time-out: one clear error, no visible record, no offset."""
     replicated.feed(20)
     need_replicas(replicated, 3)
     replicated.kafka.brokers[2].stop()
@@ -95,7 +95,7 @@ def test_replicas_that_stay_away_end_the_run_cleanly(replicated):
 
 
 def test_without_acks_from_all_replicas_an_acknowledged_record_is_lost(replicated):
-    """P1, contrast: acks=1 does not wait for replicas: the leader dies, and what it acknowledged is gone."""
+    """P1, contrast: acks=1 does not wait for replicas: if the leader dies, an acknowledged record is lost."""
     kafka = replicated.kafka
     topic = kafka.create_topic(
         f"{replicated.sink}-one",
@@ -104,21 +104,21 @@ def test_without_acks_from_all_replicas_an_acknowledged_record_is_lost(replicate
     leader = kafka.admin().list_topics(topic).topics[topic].partitions[0].leader
     followers = [broker for broker in kafka.brokers if broker.node_id != leader]
     producer = Producer({**kafka.client_config(), "acks": "1", "enable.idempotence": False, "linger.ms": 0})
-    producer.list_topics(topic, timeout=20)  # who leads must be known: frozen brokers do not say
+    producer.list_topics(topic, timeout=20)  # learn the leader first: paused brokers do not tell
     for broker in followers:
         broker.pause()
-    # A fetch they have sent is answered with the next record, which they find when they go on: not with ours.
+    # A follower's pending fetch gets the next records when it resumes: these, not the acknowledged one.
     for _ in range(10):
         producer.produce(topic, value="perhaps fetched")
         assert producer.flush(20) == 0
         time.sleep(0.1)
     producer.produce(topic, value="acknowledged")
-    assert producer.flush(20) == 0  # the leader has said yes
+    assert producer.flush(20) == 0  # the leader has acknowledged it
     kafka.brokers[leader - 1].kill()
     for broker in followers:
         broker.resume()
     wait_for_another_leader(kafka, topic, leader)
-    # Once this one is replicated, all before it that a replica has is visible.
+    # Once this record is replicated, all earlier ones that a replica has are visible.
     survivor = Producer({**kafka.client_config(), "acks": "all"})
     survivor.produce(topic, value="written to the new leader")
     assert survivor.flush(60) == 0
@@ -140,7 +140,7 @@ def wait_for_another_leader(kafka, topic, old):
 @pytest.mark.chaos
 @pytest.mark.parametrize("state", [State.OPEN, State.WRITTEN], ids=lambda s: s.value)
 def test_two_of_three_brokers_down_is_waited_for(replicated, state):
-    """P1: no majority, no in-sync set: everything waits; one comes back, and the run commits."""
+    """P1: two of three brokers are down: everything waits until one is back, and the run commits."""
     replicated.feed(40)
     _, second, third = replicated.kafka.brokers
     down_at = []
@@ -173,7 +173,7 @@ def test_the_time_outs_are_kafkas_and_the_first_pause_is_shorter(experiment):
 
 
 def lose_when_appended(experiment, held, before=lambda: None):
-    """Lose a held answer, and say how many records were in the log by then: a thread, and a list for it.
+    """Start a thread that notes the number of records in the log, and loses a held answer; return both.
 
     :param before: called before the answer is lost.
     """
@@ -192,7 +192,7 @@ def lose_when_appended(experiment, held, before=lambda: None):
 
 
 def test_a_batch_whose_acknowledgement_was_lost_is_in_the_log_once(any_kafka):
-    """P2: the broker appended, the answer never came: the retry has the same sequence and is recognised."""
+    """P2: a batch was appended but its answer lost: the broker recognises the sequence of the retry."""
     experiment = Experiment(any_kafka)
     experiment.feed(60)
     with KafkaProxy(any_kafka.bootstrap_servers) as proxy:
@@ -207,7 +207,7 @@ def test_a_batch_whose_acknowledgement_was_lost_is_in_the_log_once(any_kafka):
         record = experiment.run(kafka=proxy.client_config(any_kafka.client_config()), on_state=look)
         thread.join(60)
         assert lost.hits == 2
-    # Who takes a lost answer for a good one leaves the same log. The ledger's record, later, names the sink.
+    # A writer that takes a lost answer for success leaves the same log. A later ledger record names the sink.
     assert sent_again[State.WRITTEN] > 0
     assert appended[0] > 0
     assert "ABORTED" not in [state for state, _ in record.trace]
@@ -261,12 +261,12 @@ def test_refused_batches_do_not_change_the_order(embedded_kafka, times):
 
 
 def test_without_idempotence_the_second_batch_overtakes_the_first(embedded_kafka):
-    """P3, contrast: A is refused, B is written, A is sent again: the log says B, A."""
+    """P3, contrast: A is refused, B is written, A is sent again: the log has B before A."""
     topic = embedded_kafka.create_topic(f"order-{time.monotonic_ns()}")
     config = embedded_kafka.client_config()
     with KafkaProxy(embedded_kafka.bootstrap_servers) as proxy:
-        # Answers keep their order: A's refusal waits behind the one that is held, until B is in the log.
-        # A client that has been refused A would keep B back behind it.
+        # Answers keep their order: a refusal waits behind the held one until B is in the log. A client that
+        # knew of the refusal would not send B first.
         held = proxy.hold("Produce", response=True, containing=topic)
         refused = proxy.refuse("Produce", NOT_ENOUGH_REPLICAS, containing=topic)
         settings = {"enable.idempotence": False, "max.in.flight": 5, "retries": 10, "linger.ms": 0}
@@ -323,7 +323,7 @@ def behind_a_dead_leader(experiment, proxy):
 
 
 def test_the_new_leader_recognises_a_batch_the_dead_one_wrote(replicated_one):
-    """P4: appended on all replicas, then the leader dies with its answer: the retry is recognised."""
+    """P4: all replicas have the batch when the leader dies before its answer: the retry is recognised."""
     replicated_one.feed(100)
     with KafkaProxy(replicated_one.kafka.bootstrap_servers) as proxy:
         fault, thread, appended = behind_a_dead_leader(replicated_one, proxy)
@@ -369,7 +369,7 @@ def test_idempotence_alone_does_not_outlive_the_process(experiment):
 
 
 def test_the_run_protocol_outlives_every_process(experiment):
-    """P5: three drivers in a row die after their send; the fourth is the only one that anybody reads."""
+    """P5: three drivers in a row die after their send; readers see the fourth's output only."""
     experiment.feed(30)
     owners = []
     for number in (1, 2, 3):
@@ -377,7 +377,7 @@ def test_the_run_protocol_outlives_every_process(experiment):
         owners.append(described(experiment))
         dead.kill()
     record = experiment.run("r1", try_number=4, data=LocalDataPlane)
-    # One producer id for all, what idempotence lacks, and an epoch for each.
+    # All share one producer id, which idempotence alone does not give, and each has its own epoch.
     assert {owner.producer_id for owner in owners} == {record.producer.producer_id}
     epochs = [owner.producer_epoch for owner in owners] + [record.producer.producer_epoch]
     assert epochs == sorted(set(epochs))

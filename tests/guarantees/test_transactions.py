@@ -46,7 +46,7 @@ EVERY_STATE = (
 
 
 def test_the_coordinator_agrees_with_the_trace_at_every_state(any_kafka):
-    """T1: empty after the fence, ongoing with ever more partitions, decided when the run says committed.
+    """T1: empty after the fence, ongoing with more and more partitions, complete when the run is committed.
 
     Leaders write their markers before the coordinator notes that all have: the run waits for the leaders.
     """
@@ -84,7 +84,7 @@ def test_the_coordinator_agrees_with_the_trace_at_every_state(any_kafka):
 
 
 STEPS = {
-    # What must have been sent for the first time when a state is entered, and not before.
+    # Requests whose first one must have been sent when a state is entered, and not before.
     State.FENCED: ["FindCoordinator", "InitProducerId"],
     State.CHECKED: ["DescribeProducers"],
     State.OPEN: ["AddPartitionsToTxn"],
@@ -115,7 +115,7 @@ def test_each_request_of_the_flow_is_sent_in_its_state(any_kafka):
 
 
 def test_the_transaction_log_tells_the_same_story(any_kafka):
-    """T1: the coordinator's own topic holds empty, ongoing, prepared, complete; an abort is told apart."""
+    """T1: __transaction_state has the states Empty to CompleteCommit, and other ones for the abort."""
     experiment = Experiment(any_kafka)
     experiment.feed(10)
     dead = experiment.driver("r1", stop_at=State.WRITTEN).wait_for(State.WRITTEN)
@@ -144,7 +144,7 @@ def transaction_log(experiment):
 
 
 def test_a_step_that_is_left_out_is_refused(experiment):
-    """T1, counter-test: without AddPartitionsToTxn brokers take no batch; the run shows nothing."""
+    """T1, counter-test: without AddPartitionsToTxn the brokers refuse every batch: no output is visible."""
     experiment.feed(10)
     with ControlPlane(experiment.spec) as control:
         fence = control.transactions.fence
@@ -176,7 +176,7 @@ def coordinator_of(experiment):
     "state", rest_in_chaos(2, [State.OPEN, State.PROVEN, State.WRITTEN]), ids=lambda state: state.value
 )
 def test_a_coordinator_that_dies_loses_nothing(replicated, state):
-    """T2: SIGKILL of the coordinator's broker: the transaction log has a new leader, the run one outcome."""
+    """T2: the coordinator's broker is killed: the transaction log gets a new leader, the run one outcome."""
     replicated.feed(20)
     replicated.run("warm-up")
     replicated.feed(20)
@@ -195,7 +195,7 @@ def test_a_coordinator_that_dies_loses_nothing(replicated, state):
 
 
 def test_a_coordinator_that_dies_while_it_answers_the_commit_loses_nothing(replicated):
-    """T2: EndTxn was carried out, its answer is on the way: SIGKILL; its successor knows the outcome."""
+    """T2: the coordinator dies between EndTxn and its answer: its successor knows the outcome."""
     replicated.feed(20)
     replicated.run("warm-up")
     replicated.feed(20)
@@ -219,7 +219,7 @@ def test_a_coordinator_that_dies_while_it_answers_the_commit_loses_nothing(repli
     assert carried_out[0] in (TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT)
     assert record.records_written == 20
     assert sum(not broker.is_alive for broker in replicated.kafka.brokers) == 1
-    # The successor answers the repeated EndTxn; where it came too late for that, the ledger is asked.
+    # The successor answers the repeated EndTxn; if it comes too late for that, the run asks the ledger.
     assert states.count(State.WRITTEN) == 1
     assert states[-2:] == ([State.UNKNOWN, State.FENCED] if record.found else [State.PROVEN, State.COMMITTED])
     replicated.assert_exact()
@@ -228,7 +228,7 @@ def test_a_coordinator_that_dies_while_it_answers_the_commit_loses_nothing(repli
 def lost_commit(experiment, monkeypatch, lost, **changes):
     """Run while EndTxn, or its answer, never arrives; return the record, and states and look-ups in order.
 
-    A look-up is (whether it was behind the fence, whether the ledger had the run).
+    A look-up is a pair: whether it was after the fence, and whether the ledger had the run.
     """
     story, ask, commit = [], CommittedRuns.ask, KafkaSession.commit
 
@@ -255,7 +255,7 @@ def lost_commit(experiment, monkeypatch, lost, **changes):
         def note(state):
             story.append(state)
             if state is State.UNKNOWN:
-                fault.wait()  # the abort comes next: what it asks about is decided
+                fault.wait()  # the request is held, or carried out, before the abort asks
 
         config = proxy.client_config(experiment.kafka.client_config())
         record = experiment.run(kafka=config, on_state=note, **changes)
@@ -266,13 +266,13 @@ def lost_commit(experiment, monkeypatch, lost, **changes):
 
 @pytest.mark.parametrize("lost", ["request lost", "answer lost"])
 def test_a_commit_whose_fate_is_unknown_is_found_out(experiment, lost, monkeypatch):
-    """T2: EndTxn, or its answer, never arrives: the ledger says which, and the run does what it says."""
+    """T2: EndTxn or its answer is lost: the ledger tells whether the run is committed; the run obeys it."""
     experiment.feed(20)
     record, story = lost_commit(experiment, monkeypatch, lost)
     states = [state for state, _ in record.trace]
     assert ("UNKNOWN" in states) == (lost == "request lost")
     assert record.found == (lost == "answer lost")
-    # Not the answer that is missing, but the ledger, asked behind the next fence.
+    # The outcome comes from the ledger, asked after the next fence, not from a late answer.
     behind = story[story.index(State.UNKNOWN) + 1 :]
     assert behind[:2] == [State.FENCED, (True, lost == "answer lost")]
     assert behind[-1] == ((True, True) if lost == "answer lost" else State.COMMITTED)
@@ -290,7 +290,7 @@ def test_given_ranges_whose_commit_has_lost_its_answer_are_written_once(experime
 
 
 def test_without_law_3_a_commit_that_has_lost_its_answer_is_repeated(experiment, monkeypatch):
-    """T2, counter-test: the ledger is not asked behind the fence: the same ranges are written twice."""
+    """T2, counter-test: the ledger is not asked after the fence: the same ranges are written twice."""
     without_law.remove("ask-again", monkeypatch.setattr)
     sent = experiment.feed(20)
     record, story = lost_commit(experiment, monkeypatch, "answer lost", ranges=given(experiment))
@@ -309,11 +309,11 @@ def ledger_of(experiment):
 @pytest.mark.parametrize("silent", [False, True], ids=["cut", "silent"])
 @pytest.mark.parametrize("api", ["AddOffsetsToTxn", "TxnOffsetCommit"])
 def test_a_coordinator_that_loses_the_offsets_is_asked_again(experiment, monkeypatch, api, silent):
-    """T2: the answer about the offsets is lost: the same transaction sends them once more."""
+    """T2: the answer to the offsets request is lost: the same transaction sends it again."""
     monkeypatch.setattr(txn_offsets, "ANSWER_TIMEOUT", 1.0)
     experiment.feed(20)
     with KafkaProxy(experiment.kafka.bootstrap_servers) as proxy:
-        # Every answer until one has come that is lost: the run may give a slow broker up before it answers.
+        # Lose every answer until one was lost: on a slow broker the run may time out before the first one.
         fault = proxy.lose_response(api, times=None, silent=silent, containing=experiment.spec.group_id)
 
         def lose_one():
@@ -326,14 +326,14 @@ def test_a_coordinator_that_loses_the_offsets_is_asked_again(experiment, monkeyp
         record = experiment.run(kafka=config)
         loser.join(60)
     assert fault.hits >= 1
-    # The coordinator has carried out what it was asked: only the question counts that came once more.
+    # Count requests, not answers: the coordinator has carried out each of them.
     assert proxy.seen(api) > fault.hits
     assert "ABORTED" not in [state for state, _ in record.trace]
     experiment.assert_exact()
 
 
 def test_a_group_coordinator_that_never_answers_costs_a_new_epoch(experiment, monkeypatch):
-    """T2: it is given up, and everything is sent again; offsets that arrive after that are refused."""
+    """T2: its request times out, and a new epoch sends everything again; late offsets are refused."""
     commit, given_up = txn_offsets.commit_offsets_in_txn, iter([2.0])  # half a minute otherwise
 
     def impatient(*arguments, timeout):
@@ -383,14 +383,14 @@ def three_topics(experiment, isolation="read_committed"):
 
 
 def judged_together(experiment):
-    """What the oracle says of the three output topics as one, by tag."""
+    """Return the oracle's verdict on the three output topics together, by tag."""
     topics = (experiment.sink, f"{experiment.sink}-odd", f"{experiment.sink}-dead")
     config = experiment.kafka.client_config()
     return judge(experiment.sent, itertools.chain(*(read_topic(config, topic) for topic in topics)))
 
 
 def test_three_topics_and_the_offsets_appear_together_or_not_at_all(routed):
-    """T3: killed one step before the commit none of the topics shows anything; then all of them do."""
+    """T3: killed just before the commit, no topic shows anything; after the retry, all of them do."""
     dead = routed.driver(plane=RoutedPlane, stop_at=State.PROVEN).wait_for(State.PROVEN)
     assert three_topics(routed, "read_uncommitted") == [24, 30, 6]
     dead.kill()
@@ -438,7 +438,7 @@ def test_open_output_is_hidden_at_every_state_until_the_commit(experiment):
 
 
 def test_aborted_output_stays_hidden_for_ever(experiment):
-    """T4: an attempt that fails after it wrote: its records stay in the log, and only there."""
+    """T4: records of an attempt that fails after its writes stay in the log, and no reader sees them."""
     experiment.feed(20)
 
     class Fails(LocalDataPlane):
@@ -481,7 +481,7 @@ def in_step(experiment):
 
 
 def test_offsets_outside_the_transaction_are_out_of_step_after_a_kill(experiment):
-    """T6, contrast: output in a transaction, offsets in a request of their own: a crash in between shows."""
+    """T6, contrast: output in a transaction, offsets in a separate request: a crash separates them."""
     experiment.feed(20)
     config, group = experiment.kafka.client_config(), experiment.spec.group_id
     arguments = (config, experiment.source, experiment.sink, group, "output first", True)

@@ -1,4 +1,4 @@
-"""T5: zombies. An attempt that was stopped and replaced, and wakes: whatever it tries, nothing changes."""
+"""T5: zombies. A stopped and replaced attempt wakes up: whatever it tries, nothing changes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def state_or_text(value):
 ZOMBIE_STATES = (State.OPEN, State.WRITTEN, State.PROVEN)
 on_brokers_at_states = pytest.mark.parametrize(
     ("any_kafka", "state"),
-    # Older brokers at one state: an epoch fences at each of them.
+    # Older brokers in one state only: their epochs fence in each of them.
     rest_in_chaos(
         4,
         [
@@ -66,7 +66,7 @@ def test_a_driver_that_was_stopped_and_replaced_errs_and_changes_nothing(any_kaf
 
 @pytest.mark.parametrize("state", ZOMBIE_STATES, ids=lambda state: state.value)
 def test_a_driver_that_was_replaced_by_its_retry_changes_nothing(experiment, state):
-    """T5: given ranges, no cursor to notice: SIGSTOP, the retry commits, SIGCONT: the commit is found."""
+    """T5: given ranges, no cursor: SIGSTOP, the retry commits, SIGCONT: the zombie finds the commit."""
     experiment.feed(20)
     zombie = experiment.driver("r1", ranges=given(experiment), stop_at=state).wait_for(state)
     zombie.pause()
@@ -96,8 +96,8 @@ def test_a_zombie_cannot_touch_the_open_transaction_of_its_successor(any_kafka, 
 
 
 def test_two_attempts_at_once_leave_one_output(experiment):
-    """T5: twins without any pause: one commits, the other finds it or is fenced; whoever is first."""
-    experiment.run("r0")  # the ledger is there: second and third tries may not make it
+    """T5: two attempts at once: one commits, the other finds the commit or is fenced, whichever is first."""
+    experiment.run("r0")  # creates the ledger: second and third tries may not
     experiment.feed(40)
     ends = []
 
@@ -137,7 +137,7 @@ def test_two_attempts_at_once_leave_one_output(experiment):
     ids=state_or_text,
 )
 def test_everything_a_zombie_may_try_is_refused(any_kafka, state, successor):
-    """T5: with its old identity it aborts, commits, adds partitions and sends again: refused, one by one."""
+    """T5: with its old identity it aborts, commits, adds partitions and sends again: each is refused."""
     experiment = Experiment(any_kafka)
     experiment.feed(20)
     zombie = experiment.driver("r1", stop_at=state).wait_for(state)
@@ -173,7 +173,7 @@ def _try_everything(experiment, old):
 
 @on_brokers_at_states
 def test_a_zombie_that_initialises_again_behind_the_commit_sends_nothing(any_kafka, state):
-    """T5: woken with law 2 off it aborts and takes a new epoch; the look-up behind the fence stops it."""
+    """T5: with law 2 off it aborts and takes a new epoch; the look-up after the fence stops it."""
     experiment = Experiment(any_kafka)
     experiment.feed(20)
     lawless = {"without": ["may_take_epoch"], "ranges": given(experiment)}
@@ -183,15 +183,15 @@ def test_a_zombie_that_initialises_again_behind_the_commit_sends_nothing(any_kaf
     zombie.resume()
     zombie.release()
     assert zombie.result().found
-    assert zombie.states.count(State.FENCED) == 2  # it did take a new one
-    # In the log, aborted or not: the retry's records, and what the zombie had written before it was stopped.
+    assert zombie.states.count(State.FENCED) == 2  # it did take a new epoch
+    # In the log, aborted or not: the retry's records, and what the zombie wrote before it was stopped.
     assert len(experiment.output("read_uncommitted")) == (20 if state is State.OPEN else 40)
     assert experiment.verdict().exact
 
 
 @pytest.mark.parametrize("state", ZOMBIE_STATES, ids=lambda state: state.value)
 def test_without_laws_2_and_3_a_zombie_sends_it_all_again(experiment, state):
-    """T5, counter-test: abort, initialise, resend, with nobody asking the ledger: every record is twice."""
+    """T5, counter-test: abort, initialise, resend, without a ledger look-up: every record is duplicated."""
     experiment.feed(20)
     lawless = {"without": ["may_take_epoch", "ask-again"], "ranges": given(experiment)}
     zombie = experiment.driver("r1", stop_at=state, **lawless).wait_for(state)
@@ -262,10 +262,10 @@ def test_an_executor_that_was_stopped_and_replaced_errs_and_changes_nothing(any_
 
 
 def test_without_law_7_an_executor_goes_on_and_its_driver_commits(experiment, monkeypatch):
-    """T5, counter-test: an id per try: nobody tells the executor, both attempts commit."""
+    """T5, counter-test: with an id per try nothing fences the executor: both attempts commit."""
     stable = keys.transactional_id
     monkeypatch.setattr(keys, "transactional_id", lambda spec: f"{stable(spec)}.{spec.try_number}")
-    # What hangs in the sink until the executor's driver commits hides the other's output: law 12 would wait.
+    # The open transaction of the executor's driver hides the other's output: law 12 would wait for it.
     monkeypatch.setattr(laws, "over_everywhere", lambda missing: True)
     experiment.feed(20)
     plane, executors = stopped_half_way(experiment)

@@ -11,5 +11,5 @@ pytestmark = pytest.mark.chaos
     ("name", "test"), [(name, test) for name, removal in REMOVALS.items() for test in removal.tests]
 )
 def test_the_named_test_fails_without_its_law(name, test):
-    """By its own judgement: not in its set-up, not by a time-out."""
+    """A failure counts only if the test itself judges the result, not in its set-up or by a time-out."""
     assert what_fails_without(name, test) == JUDGED

@@ -53,10 +53,10 @@ _ZOMBIES = "tests/guarantees/test_transactions_zombies.py::"
 
 @dataclass(frozen=True)
 class Removal:
-    """A law, what stands in its place, and the tests that must fail then.
+    """A law, its replacement, and the tests that must fail with it.
 
     :param target: ``module:name`` or ``module:Class.name``.
-    :param instead: what to put there, or, where ``wraps``, what to make it of.
+    :param instead: the replacement; if ``wraps``, a function that makes it from the original.
     """
 
     law: str
@@ -86,7 +86,7 @@ def _asks_early(original: Any) -> Any:
 
 
 def _only_with_input(original: Any) -> Any:
-    """Report a success without a commit where there was nothing to read."""
+    """Report a success without a commit if there was nothing to read."""
 
     def commit(self: Any, work: Any, entry: Any, session: Any, **more: Any) -> Any:
         if entry.planned.plan.offsets:
@@ -553,9 +553,9 @@ REMOVALS: dict[str, Removal] = {
 
 
 def remove(name: str, set_attribute: Callable[[Any, str, Any], None] = setattr) -> None:
-    """Take the law away in this process.
+    """Remove the law in this process.
 
-    :param set_attribute: as ``setattr``; a test gives its own, which restores.
+    :param set_attribute: as ``setattr``; a test passes one that is undone later.
     """
     removal = REMOVALS[name]
     module, _, path = removal.target.partition(":")
@@ -568,14 +568,14 @@ def remove(name: str, set_attribute: Callable[[Any, str, Any], None] = setattr) 
 
 
 def remove_from_environment() -> None:
-    """Take away what the environment names; driver processes call it too."""
+    """Remove the law that the environment names; driver processes call it, too."""
     name = os.environ.get(SWITCH)
     if name:
         remove(name)
 
 
 def pytest_configure() -> None:
-    """As a plugin."""
+    """Pytest hook: remove the law that the environment names."""
     remove_from_environment()
 
 
@@ -583,18 +583,18 @@ _judged: list[str] = []
 
 
 def pytest_exception_interact(call: Any) -> None:
-    """As a plugin: note what kind of failure it was."""
+    """Pytest hook: record the kind of failure."""
     _judged.append(kind_of_failure(call.when, call.excinfo.value))
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """As a plugin: tell the process that runs this one."""
+    """Pytest hook: print the verdict for :func:`what_fails_without`."""
     for kind in _judged[:1]:
         terminalreporter.write_line(f"{_VERDICT}{kind}")
 
 
 def kind_of_failure(phase: str, error: BaseException) -> str:
-    """Return :data:`JUDGED` where the test itself found the result wrong, else what broke instead.
+    """Return :data:`JUDGED` if the test itself found the result wrong, else what broke instead.
 
     An error of this package counts: the run ended as the test does not expect it to. Errors of test clusters
     do not, nor time-outs, nor whatever else a broken set-up or a removal that does not fit raises.
@@ -609,12 +609,12 @@ def kind_of_failure(phase: str, error: BaseException) -> str:
 
 
 def what_fails_without(name: str, test: str) -> str:
-    """Run one test without one law; return :data:`JUDGED` where it fails by its own judgement.
+    """Run one test without one law; return :data:`JUDGED` if it fails by its own judgement.
 
-    Else what happened in its place: it passed, or broke before it could judge. That it passes with the law,
-    the suite shows. Which law a wrong result is owed to is for the named test to say: nothing else changed.
+    Otherwise return what happened: it passed, or broke before it could judge. The suite shows that it passes
+    with the law. Nothing else changed, so the test's verdict on a wrong result is due to the removed law.
     """
-    # Not those of a pytest that runs this one.
+    # Drop the variables of a pytest that runs this one.
     others = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-x", "-p", "tests.guarantees.without_law", test],

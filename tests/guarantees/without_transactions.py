@@ -1,4 +1,4 @@
-"""What people write without transactions: the contrasts. Jobs that may be killed half way."""
+"""Jobs without transactions, as contrasts; they may be killed halfway."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def copy(
     die: bool = False,
     settings: Mapping[str, Any] | None = None,
 ) -> None:
-    """Copy what is behind the group's offsets, then commit them, or the other way round.
+    """Copy the records from the group's offsets on, then commit them, or the other way round.
 
     :param die: SIGKILL to itself between the two.
     :param settings: of the producer.
@@ -95,7 +95,7 @@ def topic_by_topic(
 ) -> None:
     """Write each topic's values, one topic after the other.
 
-    :param die_before: SIGKILL to itself when it comes to this topic.
+    :param die_before: SIGKILL to itself before it writes this topic.
     """
     producer = Producer({**config, "linger.ms": 0})
     for topic, values in outputs.items():
@@ -107,7 +107,7 @@ def topic_by_topic(
 
 
 def count(config: Mapping[str, Any], source: str, counter: str, group: str, die: bool = False) -> None:
-    """Add the events behind the group's offsets to the last count, then commit the offsets."""
+    """Add the events from the group's offsets on to the last count, then commit the offsets."""
     consumer, records, offsets = _unread(config, source, group)
     _, counts, _ = _unread(config, counter, "nobody")
     total = int(counts[-1].value()) + sum(int(record.value()) for record in records)
@@ -123,11 +123,11 @@ def count(config: Mapping[str, Any], source: str, counter: str, group: str, die:
 def _unread(
     config: Mapping[str, Any], topic: str, group: str
 ) -> tuple[Consumer, list[Any], list[TopicPartition]]:
-    """Read what is behind the group's offsets; return consumer, records and the offsets behind them."""
+    """Read from the group's offsets on; return consumer, records and the offsets to commit."""
     consumer, partitions = _assigned(config, topic, group)
     unfinished, records = set(range(len(partitions))), []
     while unfinished:
-        message = consumer.poll(60)  # a young broker makes its offsets topic first
+        message = consumer.poll(60)  # a new broker creates its offsets topic first
         assert message is not None
         if message.error() is None:
             records.append(message)
@@ -148,11 +148,11 @@ def _assigned(config: Mapping[str, Any], topic: str, group: str) -> tuple[Consum
             "isolation.level": "read_committed",
         }
     )
-    # Assigned, not subscribed: a member that was killed would be in the way of the next one for 45 s.
+    # Assigned, not subscribed: a killed member would block the next one for 45 s.
     partitions = [
         TopicPartition(topic, p) for p in sorted(consumer.list_topics(topic).topics[topic].partitions)
     ]
-    # librdkafka waits for ever for the offsets when a young coordinator refuses its first question.
+    # librdkafka waits for ever for the offsets if a new coordinator refuses its first request.
     with BrokerConnections(ClientConfig.of(config)) as connections:
         places = [Place(tp.topic, tp.partition) for tp in partitions]
         fetch_committed_offsets(connections, group, places, stable=False)

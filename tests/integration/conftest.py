@@ -1,6 +1,6 @@
 """Fixtures of the tests that talk to real brokers.
 
-A module that defines ``embedded_kafka`` or ``config`` of its own has the rest of the control plane follow it.
+A module that defines its own ``embedded_kafka`` or ``config`` makes the other control-plane fixtures use it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["postgres_server"]
 
 @pytest.fixture
 def unused_port():
-    """A port of loopback where nobody listens; held, so that nobody else gets it."""
+    """A loopback port on which nothing listens; held, so that no other process gets it."""
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         yield held.getsockname()[1]
@@ -67,7 +67,7 @@ def connections(embedded_kafka):
         yield opened
 
 
-# -- the data plane, on a classic session or, in a process of its own, on Spark Connect -------------------
+# -- the data plane, on a classic session or, in a separate process, on Spark Connect ---------------------
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""What a run writes beside what its function returns: dead letters, and headers that name the run."""
+"""What a run writes beside its function's output: dead letters, and headers that name the run."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def dead_letters(pipeline, isolation="read_committed"):
 
 
 def test_dead_letters_are_committed_with_the_run_that_found_them(spark, pipeline):
-    """Each once, whatever asks for the run again; cursor, ledger and verification count them."""
+    """Each is written once, however often the run is retried; cursor, ledger and verification count them."""
     record = RunAttempt(spark, pipeline.changed("r1"), parse).execute()
     again = RunAttempt(spark, pipeline.changed("r1"), parse).execute()
     following = RunAttempt(spark, pipeline.changed("r2"), parse).execute()
@@ -60,7 +60,7 @@ def test_dead_letters_are_committed_with_the_run_that_found_them(spark, pipeline
 
 
 def test_beyond_the_bound_nothing_is_written_and_a_larger_one_does_the_work(spark, pipeline):
-    """The bound is the run's: no task alone has found too many."""
+    """The bound applies to the whole run: no single task exceeds it."""
     with pytest.raises(ProcessFailed, match=r"failed on 3 records or more, and max_dead_letters is 2"):
         RunAttempt(spark, pipeline.changed("r1", max_dead_letters=2), parse).execute()
     assert pipeline.output("read_uncommitted") == []
@@ -70,7 +70,7 @@ def test_beyond_the_bound_nothing_is_written_and_a_larger_one_does_the_work(spar
 
 
 def test_rounds_have_their_own_dead_letters(spark, pipeline):
-    """The bound holds for each; none is found twice."""
+    """The bound applies to each round, and no round finds a letter again."""
     ranges = Cursor(max_records=5, until_caught_up=True)
     record = RunAttempt(spark, pipeline.changed("r1", ranges=ranges, max_dead_letters=2), parse).execute()
     assert record.dead_letters == 3
@@ -78,7 +78,7 @@ def test_rounds_have_their_own_dead_letters(spark, pipeline):
 
 
 def test_what_cannot_work_is_refused_before_spark_starts(pipeline):
-    """A topic that is missing, and one that is read."""
+    """A dead-letter topic that is missing, or is a source."""
 
     def never(_):
         raise AssertionError("Spark was asked for")
@@ -108,7 +108,7 @@ def place(record):
 def test_what_a_reprocessing_writes_names_run_and_number_where_that_is_asked_for(
     spark, embedded_kafka, process
 ):
-    """The first time nothing is added; then each repetition has its number."""
+    """The first run adds no header; each repetition adds its number."""
     pipeline = Pipeline(embedded_kafka, partitions=1)
     pipeline.publish(["a", "b"])
     first = RunAttempt(spark, pipeline.changed("r1", mark_output="reprocessed"), process).execute()
@@ -127,7 +127,7 @@ def test_what_a_reprocessing_writes_names_run_and_number_where_that_is_asked_for
 
 
 def test_dead_letters_and_output_name_their_run_where_all_output_shall(spark, pipeline):
-    """Without a number: it is no repetition."""
+    """They have no repetition number, since the run is not a repetition."""
     record = RunAttempt(spark, pipeline.changed("r1", mark_output="always"), parse).execute()
     assert headers_of(pipeline) == [{"eos.run": record.run_key.encode()}] * 17
     for one in dead_letters(pipeline):

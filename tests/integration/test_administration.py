@@ -1,4 +1,4 @@
-"""Commands that write to the ledger while runs are at work: nothing is done twice, and no record is lost."""
+"""Commands that write to the ledger during runs: no run is repeated, and no record is lost."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ WORKS = {
 @pytest.mark.parametrize("state", [State.WRITTEN, State.STAGED, State.PROVEN])
 @pytest.mark.parametrize("work", WORKS)
 def test_a_key_is_not_dismissed_under_a_run_at_work(pipeline, work, state):
-    """The run's record stays the key's last word, or the command refuses."""
+    """The run's record stays the last value of the key, or the command refuses."""
     changes = {"ranges": WORKS[work](pipeline)}
     spec = pipeline.changed("r1", **changes)
     key = keys.run_record_key(keys.run_key(spec))
@@ -85,7 +85,7 @@ def test_a_key_is_not_dismissed_under_a_run_at_work(pipeline, work, state):
 
 
 def test_commands_take_the_time_outs_that_the_brokers_allow(embedded_kafka, monkeypatch):
-    """A run is told to take a shorter time-out there; a command has none to set."""
+    """A run with such a time-out is refused; a command has no setting for it, so it takes the maximum."""
     for name in ("TRANSACTION_TIMEOUT", "INDEX_TRANSACTION_TIMEOUT"):
         monkeypatch.setattr(control_plane, name, dt.timedelta(hours=2))  # Kafka's default is 15 minutes
     deployment = Pipeline(embedded_kafka, partitions=1).spec.deployment
@@ -125,7 +125,7 @@ def unsigned_run(pipeline):
     [unsigned_prune, unsigned_dismiss, unsigned_reset, unsigned_index, unsigned_adoption, unsigned_run],
 )
 def test_whoever_lacks_the_key_changes_nothing(pipeline, hand, begun):
-    """What is not signed is ignored now, and takes the place of ours when the log is compacted."""
+    """Its unsigned records are ignored, and would replace ours when the log is compacted."""
     if begun == "with a key":
         keyed(pipeline, KEY)
     pipeline.run("r1", ranges=Cursor(max_records=10))
@@ -149,7 +149,7 @@ def test_whoever_lacks_the_key_changes_nothing(pipeline, hand, begun):
 
 
 def test_a_repetition_that_was_committed_answers_though_its_run_was_pruned(pipeline, monkeypatch):
-    """Pruned while it was at work: its own record stands, and a retry of it is answered by that."""
+    """The run is pruned during its reprocessing, whose own record stays, and answers a retry."""
     monkeypatch.setattr("airflow_eos.operations.upkeep.MIN_AGE", -DAY)
     spec = pipeline.spec
     pipeline.run(**given(pipeline, "r1"))
@@ -167,7 +167,7 @@ def test_a_repetition_that_was_committed_answers_though_its_run_was_pruned(pipel
 
 
 def test_a_run_whose_clock_is_behind_is_not_pruned(pipeline, monkeypatch):
-    """Its record says that it is three days old, the broker that it is a minute: both must be old."""
+    """Its record is three days old, the broker's timestamp only a minute: pruning requires both to be old."""
     with monkeypatch.context() as behind:
         behind.setattr(control_plane, "utc_now", lambda: now() - 3 * DAY)
         for run_id in ("r1", "r2"):
@@ -179,7 +179,7 @@ def test_a_run_whose_clock_is_behind_is_not_pruned(pipeline, monkeypatch):
 
 
 def test_a_command_whose_clock_is_ahead_prunes_nothing(pipeline, monkeypatch):
-    """To it all runs are old; the tombstones, which get the broker's time, say how late it is."""
+    """By its clock all runs are old; the broker's timestamps of the tombstones show how far it is ahead."""
     for run_id in ("r1", "r2"):
         pipeline.run(**given(pipeline, run_id))
     spec = pipeline.spec
@@ -190,7 +190,7 @@ def test_a_command_whose_clock_is_ahead_prunes_nothing(pipeline, monkeypatch):
 
 
 def test_a_run_without_the_key_beside_sign_loses_nothing(pipeline):
-    """Its record is not signed, and stands behind what counts unsigned: signing once more makes it count."""
+    """Its record is unsigned and newer than the signature of the ledger: signing again makes it count."""
     pipeline.run("r1", ranges=Cursor(max_records=5))
     spec = replace(pipeline.spec, ledger=replace(pipeline.spec.ledger, key=KEY))
 
@@ -213,7 +213,7 @@ def test_a_run_without_the_key_beside_sign_loses_nothing(pipeline):
 
 @pytest.mark.parametrize("state", rest_in_chaos(1, [State.STAGED, State.PROVEN]))
 def test_nothing_is_signed_while_a_run_has_its_record_in_the_ledger(pipeline, state):
-    """It would be undecided on which side of the signature the run stands."""
+    """It would be undecided whether the run's record is before or after the signature."""
     pipeline.run("r1", ranges=Cursor(max_records=5))
     spec = replace(pipeline.spec, ledger=replace(pipeline.spec.ledger, key=KEY))
 
@@ -230,7 +230,7 @@ def test_nothing_is_signed_while_a_run_has_its_record_in_the_ledger(pipeline, st
 
 
 def test_a_secret_that_is_taken_away_is_named(pipeline):
-    """What it has signed does not count any more: it is put back, or the ledger is signed again."""
+    """Records that it has signed no longer count: restore it, or sign the ledger again."""
     keyed(pipeline, KEY).run("r1", ranges=Cursor(max_records=5))
     new = "another-secret-of-this-ledger"
     keyed(pipeline, f"{new} {KEY}").run("r2", ranges=Cursor(max_records=5))
@@ -243,7 +243,7 @@ def test_a_secret_that_is_taken_away_is_named(pipeline):
 
 
 def test_mapped_tasks_get_a_position_before_their_first_run(embedded_kafka):
-    """As the refusal says: that of a whole cursor would be refused, and its group could not be used."""
+    """The refusal advises it: a whole cursor's position would be refused, and the group unusable."""
     pipeline = Pipeline(embedded_kafka, partitions=2)
     create_ledger(pipeline.spec.deployment)
     for partition in (0, 1):
@@ -265,7 +265,7 @@ def test_mapped_tasks_get_a_position_before_their_first_run(embedded_kafka):
 
 
 def test_a_partition_that_no_mapped_task_has_read_holds_no_reset(embedded_kafka):
-    """It has no position to go back to; the others do."""
+    """That partition has no position to go back to; the others have."""
     pipeline = Pipeline(embedded_kafka, partitions=2)
     pipeline.publish([f"r{n}" for n in range(3)], partition=1)
     pipeline.run("r1", source_partition=1, ranges=Cursor(max_records=2))
@@ -280,7 +280,7 @@ def test_a_partition_that_no_mapped_task_has_read_holds_no_reset(embedded_kafka)
 
 
 def test_a_topic_that_runs_no_longer_read_holds_no_command(pipeline):
-    """The cursor keeps it, though it does not exist any more: the others have a lag, and can be reset."""
+    """The cursor keeps the deleted topic: the other topics show their lag and can be reset."""
     spec, retired = pipeline.spec, f"{pipeline.source}-retired"
     pipeline.kafka.create_topic(retired, partitions=1)
     pipeline.run("r1", source_topics=(pipeline.source, retired), ranges=Cursor(max_records=5))

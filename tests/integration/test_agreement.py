@@ -19,7 +19,7 @@ from tests.support.local_runs import Paused, Pipeline
 
 
 def test_what_a_cursor_pipeline_leaves_agrees_and_what_does_not_is_told(embedded_kafka):
-    """Two runs agree in everything; more input, an open transaction and a lost record do not."""
+    """Two runs agree in everything; more input, an open transaction and a lost record are reported."""
     pipeline = Pipeline(embedded_kafka)
     kafka, spec = pipeline.spec.kafka, pipeline.spec
     log = InputLog(2)

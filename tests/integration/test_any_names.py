@@ -37,7 +37,7 @@ def pipeline(request: Any, embedded_kafka: Any) -> Pipeline:
     group, name = NAMES[request.param]
     made = Pipeline(embedded_kafka, partitions=1)
     tag = made.source.removeprefix("src-")
-    # The broker is shared by all tests: a group and a pipeline for each.
+    # All tests share the broker: each has its own group and pipeline.
     return Pipeline(embedded_kafka, partitions=1, group_id=f"{group}{tag}", pipeline=f"{name}{tag}")
 
 
@@ -51,7 +51,7 @@ def command(pipeline: Pipeline, capsys: Any, *arguments: str) -> Any:
 
 
 def test_any_name_works_in_every_mode_and_command(pipeline: Pipeline, capsys: Any) -> None:
-    """Read, found again, listed, moved by hand; ids belong to the pipeline and to no other."""
+    """Runs are read, found again, listed and reset by hand; ids belong to this pipeline and to no other."""
     spec = pipeline.spec
     pipeline.publish(["a", "b"], timestamp=int((NOON - HOUR / 2).timestamp() * 1000))
     run_id = "manual__2026-11-20T00:00:00+00:00 %2F/1"

@@ -1,4 +1,4 @@
-"""A secured broker: which permissions the control plane needs, and what it says when one is missing."""
+"""A secured broker: which permissions the control plane needs, and which errors name a missing one."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from tests.support.cases import rest_in_chaos
 from tests.support.local_runs import Paused, Pipeline
 
 PAGE = Path(__file__).parents[2] / "docs" / "page.md"
-LEDGER = "kept-runs"  # no word of a message about ledgers
+LEDGER = "kept-runs"  # a name that occurs in no message about ledgers
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +109,7 @@ def test_a_user_with_few_permissions_can_run_a_whole_transaction(user, cluster, 
 
 
 def test_a_run_without_a_grant_for_the_witness_of_its_ledger_goes_on(kafka, user, cluster):
-    """It asks and touches an id that it needs for nothing else; with the grant it is remembered."""
+    """The run uses that id for nothing else; with the grant, it is remembered."""
     pipeline = Pipeline(kafka, partitions=1)
     pipeline.publish(["a"])
     kafka.create_topic(pipeline.ledger, partitions=2, config={"cleanup.policy": "compact"})
@@ -157,7 +157,7 @@ GRANTS = {
     ),
 )
 def test_each_grant_that_is_missing_is_found_before_anything_is_written(kafka, user, caplog, taken, ranges):
-    """With all of them, and no other, a run commits; without one it says so and neither reads nor writes."""
+    """With all grants a run commits; without any one of them, it names it, and neither reads nor writes."""
     pipeline = Pipeline(kafka, partitions=1)
     pipeline.publish(["a"])
     create_ledger(pipeline.spec.deployment)
@@ -187,7 +187,7 @@ def test_each_grant_that_is_missing_is_found_before_anything_is_written(kafka, u
 
 
 def permitted_pipeline(kafka, user):
-    """Return a pipeline with one record and all grants of its run, and the names of what they are for."""
+    """Return a pipeline with one record and all grants of its run, and the names of the grants' resources."""
     pipeline = Pipeline(kafka, partitions=1)
     pipeline.publish(["a"])
     create_ledger(pipeline.spec.deployment)
@@ -212,7 +212,7 @@ def permitted_pipeline(kafka, user):
     ),
 )
 def test_a_grant_that_is_taken_while_a_run_works_is_asked_for_by_its_retry(kafka, user, taken, state):
-    """It may be back by then, as where tools replace the rules; else the next try fails for good."""
+    """It may be back by then, as when tools replace the rules; otherwise the next try fails for good."""
     pipeline, names = permitted_pipeline(kafka, user)
     kind, name, operation = GRANTS[taken]
     resource = {kind: names.get(name, name)}
@@ -232,7 +232,7 @@ def test_a_grant_that_is_taken_while_a_run_works_is_asked_for_by_its_retry(kafka
 
 @pytest.mark.parametrize("taken", ["sink", "ledger"])
 def test_a_grant_that_is_taken_after_the_commit_does_not_deny_it(kafka, user, taken):
-    """Whether readers see the output can no longer be asked: the error says that it is committed."""
+    """Whether readers see the output can no longer be checked: the error says that it is committed."""
     pipeline, names = permitted_pipeline(kafka, user)
     paused = Paused(pipeline, State.PROVEN, kafka=user.config)
     user.revoke("READ", topic=names[taken])
@@ -248,7 +248,7 @@ def test_a_grant_that_is_taken_after_the_commit_does_not_deny_it(kafka, user, ta
 
 @pytest.mark.parametrize("taken", [None, *GRANTS])
 def test_the_doctor_finds_each_grant_that_is_missing(kafka, user, taken):
-    """Before a first run; the id it looks at is one that a run could have."""
+    """Before a first run; for the transactional id, it checks one that a run could have."""
     group, prefix = unique("group"), unique("eos")
     ledger, sink = unique("ledger"), unique("sink")
     for topic in (ledger, sink):
@@ -278,7 +278,7 @@ def test_the_doctor_finds_each_grant_that_is_missing(kafka, user, taken):
 
 
 def test_a_limit_that_may_not_be_read_stops_no_command(kafka, user, monkeypatch):
-    """A command has no time-out to set, and takes a shorter one; the doctor says what runs may not have."""
+    """A command has no such setting and takes a shorter time-out; the doctor reports the limit of runs."""
     monkeypatch.setattr(control_plane, "TRANSACTION_TIMEOUT", dt.timedelta(hours=2))
     settings, prefix = LedgerSettings(unique("ledger"), partitions=1), unique("eos")
     user.grant("READ", "WRITE", "CREATE", topic=settings.topic)
@@ -299,7 +299,7 @@ def documented_grants():
 
 
 def test_the_page_can_ask_all_it_asks_with_what_is_documented(kafka, user, cluster):
-    """Settings are what it does not see; nothing is fenced or written. Without Read on a sink it says so."""
+    """It sees no settings; nothing is fenced or written. Without Read on a sink the page says so."""
     pipeline = Pipeline(kafka, prefix=unique("eos"))
     pipeline.publish(["a", "b"])
     record = pipeline.run("r1")
@@ -345,7 +345,7 @@ def test_the_page_can_ask_all_it_asks_with_what_is_documented(kafka, user, clust
 
 
 def test_topics_that_may_not_be_read_are_not_searched_for_hanging_transactions(kafka, user):
-    """Repair and doctor say so, instead of that nothing hangs; with Read they have looked."""
+    """Repair and doctor report that, instead of finding nothing; with Read they search the topic."""
     pipeline = Pipeline(kafka)
     pipeline.publish(["a"])
     pipeline.run("r1")
@@ -366,7 +366,7 @@ def test_topics_that_may_not_be_read_are_not_searched_for_hanging_transactions(k
 
 
 def test_status_shows_the_groups_that_it_may_see(kafka, user):
-    """One that may not be described is unknown, and passes every limit; the others are there."""
+    """A group that it may not describe is unknown, and exceeds every limit; the others are shown."""
     pipeline = Pipeline(kafka)
     pipeline.publish(["a"])
     hidden, spec = f"{pipeline.spec.group_id}-2", pipeline.spec
@@ -387,7 +387,7 @@ def test_status_shows_the_groups_that_it_may_see(kafka, user):
 
 
 def test_the_doctor_names_the_group_of_runs_without_a_cursor(user):
-    """Intervals commit to a group of their own."""
+    """Intervals commit to a separate group."""
     group = unique("group")
     granted_everything(user, group, unique("work"))
     options = DoctorOptions(
@@ -400,7 +400,7 @@ def test_the_doctor_names_the_group_of_runs_without_a_cursor(user):
 
 
 def test_settings_are_read_with_describe_configs_on_the_cluster(user, cluster):
-    """The permission that turns an unverified broker into a checked one."""
+    """With this permission, partition verification can be checked."""
     user.grant("DESCRIBE_CONFIGS", cluster=True)
     assert cluster.features().partition_verification is True
     assert cluster.features().transaction_max_timeout_ms == 900_000
@@ -414,7 +414,7 @@ def test_a_transactional_id_without_write_is_named(transactions):
 
 
 def test_a_group_without_describe_cannot_be_checked(cluster):
-    """Whether a group has members may not be guessed."""
+    """Without Describe, it is unknown whether the group has members."""
     with pytest.raises(AuthorizationFailed, match="grant Describe on group 'somebody'"):
         cluster.describe_group("somebody")
     with pytest.raises(AuthorizationFailed, match="somebody"):
@@ -446,7 +446,7 @@ def test_a_ledger_without_write_cannot_be_staged_to(user, transactions):
 
 
 def test_a_topic_without_describe_is_named(cluster, ledger):
-    """Topics and the ledger; the name is in the error."""
+    """This holds for topics and for the ledger; the error contains the name."""
     with pytest.raises(AuthorizationFailed, match="source"):
         cluster.describe_topics(["source"])
     with pytest.raises(AuthorizationFailed, match=LEDGER):
@@ -465,7 +465,7 @@ def test_partitions_without_write_cannot_be_added(user, transactions):
 
 
 def test_a_ledger_needs_create(user):
-    """Creating without the permission says so, and creates nothing."""
+    """Creating the ledger without the permission names it, and creates nothing."""
     name = unique("forbidden")
     with (
         Link(user.config) as link,
@@ -483,7 +483,7 @@ def test_describe_on_consumer_offsets_is_asked_for(user, cluster):
 
 
 def test_doctor_names_every_missing_permission(user):
-    """Permission by permission, with what to grant; what may not be read is unknown, not wrong."""
+    """One by one, with what to grant; what it may not read is unknown, not wrong."""
     group = unique("group")
     options = DoctorOptions(
         Deployment(user.config, LedgerSettings(topic=LEDGER), unique("eos")),
@@ -537,7 +537,7 @@ def test_doctor_names_every_missing_permission(user):
 
 
 def test_doctor_takes_the_literal_id_of_a_cursor_for_enough(kafka, user):
-    """The real one is examined, and a transaction that is open under it goes on; others are a warning."""
+    """It checks the real id, whose open transaction goes on; grants for other ids are a warning."""
     group, prefix = unique("group"), unique("eos")
     name = keys.cursor_transactional_id(prefix, group)
     granted_everything(user, group, name)
@@ -560,8 +560,8 @@ def test_doctor_takes_the_literal_id_of_a_cursor_for_enough(kafka, user):
 
 
 def test_refused_credentials_end_soon_and_hide_the_password(user, ledger, caplog, monkeypatch):
-    """librdkafka would retry for ever; the error is raised at once, and it and the log hold no secret."""
-    # The usual slices in which librdkafka is asked: test_a_refused_certificate_is_named_at_once[none].
+    """librdkafka would retry for ever; the error is raised at once; neither it nor the log has secrets."""
+    # The usual interval of checks on librdkafka: test_a_refused_certificate_is_named_at_once[none].
     monkeypatch.setattr("airflow_eos.broker.producer._INIT_SLICE_SECONDS", 0.5)
     caplog.set_level(logging.DEBUG)
     config = {**user.config, "sasl.password": "not-the-password"}

@@ -46,7 +46,7 @@ def plain_producer(config):
 
 
 def test_topics_have_an_id_and_a_partition_count(embedded_kafka, cluster, kafka_topic):
-    """The id is the text that Kafka's own tools show."""
+    """The id is shown in the form of Kafka's own tools."""
     first, second = kafka_topic(partitions=3), kafka_topic(partitions=1)
     found = cluster.describe_topics([first, second])
     assert {name: topic.partitions for name, topic in found.items()} == {first: 3, second: 1}
@@ -57,7 +57,7 @@ def test_topics_have_an_id_and_a_partition_count(embedded_kafka, cluster, kafka_
 
 
 def test_a_topic_made_again_has_another_id(embedded_kafka, cluster, kafka_topic):
-    """The name does not tell that the records are gone; the id does."""
+    """Only the id shows that the records are gone, not the name."""
     name = kafka_topic()
     before = cluster.describe_topics([name])[name].topic_id
     embedded_kafka.delete_topic(name)
@@ -73,7 +73,7 @@ def test_an_unknown_topic_is_named(cluster, kafka_topic):
 
 
 def test_a_topic_with_a_similar_name_is_suggested(cluster, kafka_topic):
-    """Of those that this principal may see."""
+    """Only topics that this principal may see are suggested."""
     topic = kafka_topic()
     with (
         missing_at_once(),
@@ -85,7 +85,7 @@ def test_a_topic_with_a_similar_name_is_suggested(cluster, kafka_topic):
 
 @pytest.mark.parametrize("name", ["two words", "x" * 250, "..", "a/b"])
 def test_a_name_that_no_topic_can_have_is_refused_for_good(cluster, kafka_topic, name):
-    """No broker is asked; another try would meet the same."""
+    """No request is sent: a retry would have the same result."""
     with pytest.raises(ConfigurationError, match="is not a valid topic name") as refused:
         cluster.describe_topics([kafka_topic(), name])
     assert is_final(refused.value)
@@ -95,7 +95,7 @@ def test_a_name_that_no_topic_can_have_is_refused_for_good(cluster, kafka_topic,
 
 
 def test_log_starts_follow_deleted_records(embedded_kafka, config, cluster, kafka_topic):
-    """The first offset still there, per partition."""
+    """Return the first remaining offset of each partition."""
     topic = kafka_topic(partitions=2)
     write(plain_producer(config), topic, *[("k", "v")] * 5)
     embedded_kafka.admin().delete_records([Position(topic, 0, 3)])[Position(topic, 0)].result()
@@ -103,7 +103,7 @@ def test_log_starts_follow_deleted_records(embedded_kafka, config, cluster, kafk
 
 
 def test_the_last_stable_offset_stops_at_an_open_transaction(config, cluster, kafka_topic):
-    """It is the first offset of the oldest open transaction, and the end of the log when none is open."""
+    """It is the first offset of the oldest open transaction, or the end of the log if none is open."""
     topic = kafka_topic()
     where = tp(topic)
     write(plain_producer(config), topic, ("k", "v"))
@@ -117,13 +117,13 @@ def test_the_last_stable_offset_stops_at_an_open_transaction(config, cluster, ka
 
 
 def test_offsets_for_a_time_do_not_depend_on_open_transactions(config, cluster, kafka_topic):
-    """First offset with that time or a later one, also above the last stable offset; None behind the end."""
-    # By default the broker would delete records of 1970, at a moment of its own.
+    """First offset at or after that time, also above the last stable offset; None if there is none."""
+    # By default the broker would delete records of 1970, at a time of its own.
     topic = kafka_topic(partitions=2, config={"retention.ms": "-1"})
     producer = plain_producer(config)
     for timestamp in (1000, 2000, 3000):
         producer.produce(topic, b"v", partition=0, timestamp=timestamp)
-        assert producer.flush(20) == 0  # one by one: batches that are sent again may change places
+        assert producer.flush(20) == 0  # one by one: retried batches may change their order
     both = [tp(topic, 0), tp(topic, 1)]
     assert cluster.offsets_for_time(both, 1500) == {both[0]: TimedOffset(1, 2000), both[1]: None}
     assert cluster.offsets_for_time(both, 2000)[both[0]] == TimedOffset(1, 2000)
@@ -134,7 +134,7 @@ def test_offsets_for_a_time_do_not_depend_on_open_transactions(config, cluster, 
 
 
 def test_a_record_is_seen_as_its_producers(config, cluster, kafka_topic):
-    """Committed, aborted, open: of the producer that is asked for. What another one wrote is nothing."""
+    """True for a committed record of that producer, False for an aborted one, None for any other."""
     topic = kafka_topic()
     where = tp(topic)
     with foreign_transaction(config, topic, ("k", "committed")) as producer:
@@ -156,7 +156,7 @@ def test_a_record_is_seen_as_its_producers(config, cluster, kafka_topic):
 
 
 def test_the_first_record_of_a_time_is_no_marker(config, cluster, kafka_topic):
-    """Brokers name a commit marker, of their own time; what lies behind it may be older, or nothing."""
+    """Brokers return a commit marker, by its timestamp; records after it may be older, or missing."""
     topic = kafka_topic(config={"retention.ms": "-1"})
     where = tp(topic)
     for timestamp in (1000, 3000):
@@ -199,7 +199,7 @@ def test_committed_offsets_come_with_their_metadata(config, cluster, kafka_topic
 
 @pytest.mark.parametrize(("end", "expected"), [("commit", 9), ("abort", 5)])
 def test_committed_waits_for_pending_offsets(config, cluster, transactions, kafka_topic, end, expected):
-    """While an open transaction holds an offset of the group nobody can tell; its end decides."""
+    """While a transaction has pending offsets of the group, the result is open; its end decides."""
     where, group, name = tp(kafka_topic()), unique("group"), unique("work")
     commit_offset(config, group, where.topic, 5)
     session = transactions.fence(name)
@@ -218,7 +218,7 @@ def test_committed_waits_for_pending_offsets(config, cluster, transactions, kafk
 
 
 def test_offsets_that_stay_pending_are_an_error(config, transactions, kafka_topic):
-    """After the time-out the error says that a transaction holds offsets of the group."""
+    """After the time-out, the error says that a transaction has pending offsets of the group."""
     where, group, name = tp(kafka_topic()), unique("group"), unique("work")
     session = transactions.fence(name)
     session.begin()
@@ -234,7 +234,7 @@ def test_offsets_that_stay_pending_are_an_error(config, transactions, kafka_topi
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_live_members_are_counted(config, cluster, kafka_topic, protocol):
-    """Both group protocols (KIP-848); none when they have left."""
+    """Both group protocols (KIP-848); zero after all have left."""
     topic, group = kafka_topic(partitions=2), unique("group")
     settings = {**config, **QUIET, "group.id": group, "group.protocol": protocol}
     members = [confluent_kafka.Consumer(settings) for _ in range(2)]
@@ -248,22 +248,22 @@ def test_live_members_are_counted(config, cluster, kafka_topic, protocol):
             return all(member.assignment() for member in members)
 
         wait_until(joined, seconds=60)
-        # A KIP-848 group's members are found, not counted.
+        # Members of a KIP-848 group are detected, not counted.
         assert cluster.describe_group(group).members == (2 if protocol == "classic" else 1)
     finally:
         for member in members:
             member.close()
-    # close() waits 5 s for the answer; a member whose farewell was lost stays for its session of 45 s.
+    # close() waits 5 s for the answer; a member whose LeaveGroup was lost stays until its session ends, 45 s.
     wait_until(lambda: cluster.describe_group(group).members == 0, seconds=90)
 
 
 def test_a_group_nobody_knows_has_no_members(cluster):
-    """GROUP_ID_NOT_FOUND and the state Dead both mean nobody."""
+    """GROUP_ID_NOT_FOUND and the state Dead both mean that there are no members."""
     assert cluster.describe_group(unique("nobody")).members == 0
 
 
 def test_a_group_with_offsets_only_has_no_members(config, cluster, kafka_topic):
-    """Committed offsets make a group known, not alive."""
+    """Committed offsets make a group exist, but give it no member."""
     group = unique("group")
     commit_offset(config, group, kafka_topic(), 3)
     assert cluster.describe_group(group).members == 0
@@ -275,7 +275,7 @@ def test_a_group_with_offsets_only_has_no_members(config, cluster, kafka_topic):
 def test_the_offsets_partition_is_where_the_broker_puts_the_groups_commits(
     cluster, transactions, kafka_topic, group
 ):
-    """As the coordinator of a transaction sees it; the last group's hash has no absolute value."""
+    """It is the one that the transaction's coordinator lists; the last hash has no absolute value."""
     name = unique("work")
     session = transactions.fence(name)
     session.begin()
@@ -289,12 +289,12 @@ def test_the_offsets_partition_is_where_the_broker_puts_the_groups_commits(
 
 
 def test_a_transactional_id_nobody_used_is_none(cluster):
-    """The coordinator does not know it."""
+    """The coordinator does not know the id."""
     assert cluster.describe_transaction(unique("never")) is None
 
 
 def test_producers_are_listed_with_epoch_and_last_sequence(cluster, transactions, kafka_topic):
-    """lastSequence counts the records of the ledger partition; a partition nobody wrote to lists nobody."""
+    """lastSequence counts the records of the ledger partition; an unwritten partition has no producers."""
     name, untouched = unique("work"), tp(kafka_topic())
     session = transactions.fence(name)
     session.begin()
@@ -319,7 +319,7 @@ def test_broker_settings_of_a_default_broker(cluster):
 
 
 def test_a_fresh_cluster_with_other_settings():
-    """Settings are read from the broker; a cluster without __consumer_offsets gets it when asked."""
+    """Settings are read from the broker; a cluster without __consumer_offsets creates it on demand."""
     settings = {"transaction.max.timeout.ms": "120000", "transaction.partition.verification.enable": "false"}
     with EmbeddedKafka(broker_config=settings) as kafka, Link(kafka.client_config()) as link:
         cluster = KafkaCluster(link)
@@ -330,7 +330,7 @@ def test_a_fresh_cluster_with_other_settings():
 
 
 def test_an_unreachable_cluster_is_reported(unused_port, monkeypatch):
-    """Questions through either client end at the time-out and name the servers or the request."""
+    """Requests of either client end at the time-out; the error names the servers or the request."""
     monkeypatch.setattr("airflow_eos.broker.shared_connections.BOOTSTRAP_TIMEOUT", 2.0)
     started = time.monotonic()
     with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""Three brokers, one of them dead: every question is answered and a transaction commits."""
+"""Three brokers, one of them dead: every request is answered, and a transaction commits."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_ledger_of_three_replicas_survives_one(kafka):
 
 
 def settings_of(kafka, topic):
-    """Settings of a topic; None from a broker that has not heard of it yet."""
+    """Return a topic's settings; None from a broker that does not know it yet."""
     resource = ConfigResource("topic", topic)
     try:
         return kafka.admin().describe_configs([resource])[resource].result()
@@ -81,14 +81,14 @@ def settings_of(kafka, topic):
 
 
 def test_everything_goes_on_when_a_leader_and_coordinator_dies(kafka):
-    """Reads are retried until the new leader answers; staging and commit succeed, the look-up sees them."""
+    """Reads are retried until the new leader answers; staging, commit and look-up succeed."""
     config, name, group = kafka.client_config(), "failover", "failover-group"
     settings = LedgerSettings(topic="failover-ledger", partitions=1, replication_factor=3)
     with Link(config) as link:
         cluster, ledger = KafkaCluster(link), KafkaLedger(link, settings)
         ledger.create()
         where = tp(ledger.topic)
-        # For a fail-over however slow the machine is: the run's own defaults.
+        # Long enough for a fail-over on a slow machine: the run's own defaults.
         times = {
             "transaction_timeout": dt.timedelta(seconds=300),
             "delivery_timeout": dt.timedelta(seconds=120),
@@ -125,7 +125,7 @@ def test_everything_goes_on_when_a_leader_and_coordinator_dies(kafka):
 
 
 def test_a_coordinator_that_moves_is_followed(kafka, kafka_topic):
-    """The coordinator is killed: adding, describing and ending go on at the new one."""
+    """The coordinator is killed: requests to add, describe and end go to the new one."""
     kafka.wait_in_sync()
     where = tp(kafka_topic("coordinated", kafka=kafka))
     with BrokerConnections(kafka.client_config()) as connections:
@@ -182,7 +182,7 @@ def test_writing_follows_the_leader(kafka, kafka_topic, fault):
 
 
 def test_brokers_that_changed_addresses_with_each_other_are_asked_at_their_own(kafka, kafka_topic):
-    """Who still connects by old metadata meets another broker, which answers, and is not the one meant."""
+    """A client with old metadata connects to another broker, which answers, although it is the wrong one."""
     kafka.wait_in_sync()
     topic = kafka_topic("readdressed", partitions=3, kafka=kafka)
     every = [tp(topic, n) for n in range(3)]
@@ -213,7 +213,7 @@ def test_brokers_that_changed_addresses_with_each_other_are_asked_at_their_own(k
 @pytest.mark.chaos
 @pytest.mark.parametrize("state", [State.SEALED, State.PROVEN])
 def test_a_frozen_coordinator_costs_no_attempt(kafka, caplog, state):
-    """Its connections stay open, and nobody answers: the run asks others, in the same attempt."""
+    """Its connections stay open without answers: the run asks other brokers, in the same attempt."""
     kafka.wait_in_sync()
     pipeline = Pipeline(kafka)
     pipeline.publish(["a", "b"])
@@ -234,7 +234,7 @@ def test_a_frozen_coordinator_costs_no_attempt(kafka, caplog, state):
 
 
 def test_brokers_that_do_not_answer_are_named(kafka):
-    """Without a majority of controllers metadata goes on to name them; no check waits a minute."""
+    """Without a controller majority, metadata still lists them; no check waits for a minute."""
     kafka.wait_in_sync()
     pipeline = Pipeline(kafka)
     away = kafka.brokers[1:]
@@ -257,7 +257,7 @@ def test_brokers_that_do_not_answer_are_named(kafka):
 
 
 def test_broker_settings_are_read_though_a_known_broker_is_dead(kafka):
-    """The brokers that answer decide; the one that died since their last metadata is left out."""
+    """The settings of the brokers that answer count; the one that has died since is left out."""
     victim = kafka.brokers[0]
     with Link(kafka.client_config()) as link:
         cluster = KafkaCluster(link)
@@ -280,7 +280,7 @@ def test_broker_settings_are_read_though_a_known_broker_is_dead(kafka):
 
 
 def test_a_sink_with_too_few_replicas_in_sync_is_named(kafka, monkeypatch):
-    """The doctor, which the error advises, says which partitions take no write; once they do, it runs."""
+    """The doctor, which the error advises, names the partitions that take no write, until they do."""
     initialise = TransactionalProducer.initialise
     monkeypatch.setattr(
         TransactionalProducer, "initialise", lambda its, _timeout, **named: initialise(its, 10.0, **named)
@@ -304,7 +304,7 @@ def test_a_sink_with_too_few_replicas_in_sync_is_named(kafka, monkeypatch):
 
 @pytest.mark.chaos
 def test_a_transaction_log_with_too_few_replicas_in_sync_is_named(kafka, monkeypatch):
-    """The doctor, which the error advises, names the topic of the brokers that takes no write."""
+    """The doctor, which the error advises, names the brokers' internal topic that takes no write."""
     initialise = TransactionalProducer.initialise
     monkeypatch.setattr(
         TransactionalProducer, "initialise", lambda its, _timeout, **named: initialise(its, 10.0, **named)
@@ -321,7 +321,7 @@ def test_a_transaction_log_with_too_few_replicas_in_sync_is_named(kafka, monkeyp
 
 @pytest.mark.chaos
 def test_offsets_of_a_run_that_the_ledger_hides_are_not_called_moved(kafka):
-    """The ledger takes no marker: nobody is told to reset what the run has committed."""
+    """The ledger takes no marker: no error advises to reset the offsets that the run has committed."""
     pipeline = Pipeline(kafka)
     spec = pipeline.spec
     times = {"delivery_timeout": dt.timedelta(seconds=5), "transaction_timeout": dt.timedelta(seconds=36)}
@@ -349,7 +349,7 @@ def test_offsets_of_a_run_that_the_ledger_hides_are_not_called_moved(kafka):
 
 @contextlib.contextmanager
 def needing_all(kafka, topic):
-    """A topic needs three replicas in sync, and has two; its leaders stay, where one broker leads nothing."""
+    """A topic that needs three in-sync replicas and has two; its leaders stay: one broker leads nothing."""
     kafka.wait_in_sync()
     change_topic(kafka.admin(), topic, {"min.insync.replicas": "3"})
     partitions = kafka.admin().list_topics(topic, timeout=10).topics[topic].partitions.values()
@@ -364,7 +364,7 @@ def needing_all(kafka, topic):
 
 
 def test_a_partition_without_a_leader_hides_nothing_else(kafka, capsys):
-    """A source and a sink whose second partition is away: commands and page show the rest, and name it."""
+    """The second partition of source and sink is offline: commands and page show the rest, and name it."""
     made, there, away = Pipeline(kafka), kafka.brokers[0], kafka.brokers[2]
     whole, names = made.source, [f"{made.source}-placed", f"{made.sink}-placed"]
     for name in names:
@@ -415,7 +415,7 @@ def test_a_partition_without_a_leader_hides_nothing_else(kafka, capsys):
 
 
 def test_a_group_without_a_coordinator_hides_no_other_group(kafka, capsys):
-    """Commands do not wait for it, show the other groups, and name the partition of the offsets."""
+    """Commands do not wait for it, show the other groups, and name the partition of __consumer_offsets."""
     made, away, there = Pipeline(kafka), kafka.brokers[2], kafka.brokers[0]
     spec = made.spec
     made.publish(["a"])
@@ -423,7 +423,7 @@ def test_a_group_without_a_coordinator_hides_no_other_group(kafka, capsys):
     offsets = offsets_partition_of(spec.group_id, 5)
     other = next(name for name in map(str, range(100)) if offsets_partition_of(name, 5) != offsets)
     made.run("r1", group_id=other, pipeline="other")
-    # With fewer in sync than this, a killed broker does not become the leader again (KIP-966).
+    # With fewer in-sync replicas than this, a killed broker does not become leader again (KIP-966).
     change_topic(kafka.admin(), offsets.topic, {"min.insync.replicas": "1"})
     place(kafka, offsets, [away])
     away.kill()
@@ -461,7 +461,7 @@ def place(kafka, partition, brokers):
 
 
 def test_a_ledger_without_a_leader_is_named_at_once(kafka):
-    """The doctor does not wait for it in each check, and looks at everything else."""
+    """The doctor does not wait for it in each check, and checks everything else."""
     made, away = Pipeline(kafka), kafka.brokers[2]
     spec = made.spec
     placed = NewTopic(
@@ -481,7 +481,7 @@ def test_a_ledger_without_a_leader_is_named_at_once(kafka):
 
 
 def test_a_ledger_whose_new_leader_waits_for_replicas_is_named_soon(kafka):
-    """It answers no question for an end: each check would wait a minute."""
+    """Such a leader does not answer requests for the log end: each check would wait for a minute."""
     pipeline, away, there = Pipeline(kafka), kafka.brokers[2], kafka.brokers[0]
     spec = pipeline.spec
     placed = NewTopic(
@@ -507,7 +507,7 @@ def test_a_ledger_whose_new_leader_waits_for_replicas_is_named_soon(kafka):
 
 @contextlib.contextmanager
 def written_to(kafka, topic):
-    """Write without a pause: a follower has records that it does not know to be on all replicas."""
+    """Write continuously: a follower has records that it does not know to be on all replicas."""
     acknowledged, ended = threading.Event(), threading.Event()
 
     def write():
@@ -529,7 +529,7 @@ def written_to(kafka, topic):
 
 
 def unread_ledger(pipeline):
-    """Examine everything, and check that what needs the ledger, and only that, was not made."""
+    """Examine everything; assert that only the checks that need the ledger were skipped."""
     spec = pipeline.spec
     options = DoctorOptions(spec.deployment, spec.group_id, [pipeline.source], [pipeline.sink])
     checks = {check.name: check for check in examine(options)}
@@ -547,19 +547,19 @@ def unread_ledger(pipeline):
 
 
 def leaders(spec, *topics):
-    """Node ids of the leaders of these topics' partitions; -1 where there is none."""
+    """Return the node ids of the leaders of these topics' partitions; -1 if there is none."""
     with BrokerConnections(spec.kafka) as connections:
         described = connections.topics(topics).values()
         return [leader for topic in described for leader in topic.leaders.values()]
 
 
 def wait_for_replicas(deployment, topic, status):
-    """Wait until the doctor gives a topic's replicas this status; return its words."""
+    """Wait until the doctor gives a topic's replicas this status; return its text."""
 
     def look():
         checks = {check.name: check for check in examine(DoctorOptions(deployment, sinks=[topic]))}
         check = checks.get(f"topic {topic} replicas")
         return check.found if check is not None and check.status == status else None
 
-    # Each look asks all that the doctor asks: without a pause they would take a processor.
+    # Each poll runs all checks of the doctor: without a pause they would take a whole core.
     return eventually(look, bool, pause=1.0)

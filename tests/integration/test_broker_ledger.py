@@ -33,7 +33,7 @@ from tests.support.patience import wait_until
 
 @pytest.fixture
 def settle(cluster, ledger):
-    """Wait until the last stable offset has reached an offset: markers come after the commit's answer."""
+    """Wait until the last stable offset has reached an offset: markers follow the answer to the commit."""
 
     def until(offset):
         where = tp(ledger.topic)
@@ -44,7 +44,7 @@ def settle(cluster, ledger):
 
 @pytest.fixture
 def as_written(embedded_kafka, config, link):
-    """A ledger on a topic that keeps batches compressed: in one of our making the broker unpacks them."""
+    """A ledger on a topic that keeps batches compressed: in ledgers of our making the broker unpacks them."""
     name = embedded_kafka.create_topic(unique("ledger"), config={"compression.type": "producer"})
     return make_ledger(config, link, name=name)
 
@@ -71,7 +71,7 @@ def test_a_missing_ledger_names_the_command_that_creates_it(config, link):
 
 
 def test_a_missing_ledger_is_waited_for_once(config, link, monkeypatch):
-    """Before the first run there is none: a command that asks for it several times waits once."""
+    """Before the first run there is none: a command that needs it several times waits only once."""
     asked = []
     topics = BrokerConnections.topics
 
@@ -108,7 +108,7 @@ def test_a_new_ledger_is_compacted_and_never_expires(embedded_kafka, ledger):
 def test_a_cluster_that_may_be_starting_is_not_refused_for_good(link):
     """Brokers that have not registered yet, or are all fenced after their controller was away, answer so.
 
-    Where there are no more, the same error names what to change.
+    If there are no more brokers, the same error names the setting to change.
     """
     ledger = KafkaLedger(link, LedgerSettings(unique("early"), replication_factor=3))
     with pytest.raises(
@@ -160,7 +160,7 @@ def test_an_empty_partition_has_nothing(ledger):
 
 
 def test_the_latest_committed_value_counts(config, ledger, settle):
-    """Also where an older value of the key lies in the same answer."""
+    """Also if the same answer has an older value of the key."""
     committed(config, ledger.topic, ("run", "1"), ("other", "x"))
     committed(config, ledger.topic, ("run", "2"))
     settle(5)
@@ -224,7 +224,7 @@ def test_keys_can_be_asked_for_by_their_beginning(config, ledger, settle):
 
 
 def test_long_keys_and_non_ascii_keys_are_found(config, ledger, settle):
-    """The length before a key takes two bytes from 64 bytes on."""
+    """From 64 bytes on, the length before a key takes two bytes."""
     keys = ["k" * 63, "k" * 64, "k" * 9000, "schlüssel/日本"]
     committed(config, ledger.topic, *((key, str(len(key))) for key in keys))
     settle(5)
@@ -232,7 +232,7 @@ def test_long_keys_and_non_ascii_keys_are_found(config, ledger, settle):
 
 
 def test_batches_of_a_stranger_that_compresses_are_read(config, cluster, as_written):
-    """A compressed batch hides its bytes from a search: it is decoded, committed or not."""
+    """A search for bytes does not match in a compressed batch: it is decoded, committed or not."""
     ledger, where = as_written, tp(as_written.topic)
     with foreign_transaction(
         {**config, "compression.type": "gzip"}, ledger.topic, ("run", "g" * 500)
@@ -244,7 +244,7 @@ def test_batches_of_a_stranger_that_compresses_are_read(config, cluster, as_writ
 
 
 def test_records_written_without_a_transaction_are_no_evidence(config, ledger, settle):
-    """Neither values nor deletions; the last of each key is named, unless one of ours is behind it."""
+    """Neither values nor tombstones; the last one of each key is named, unless one of ours follows it."""
     plain = confluent_kafka.Producer({**config, **QUIET})
     write(plain, ledger.topic, ("run", "early"), ("alone", "plain"))
     committed(config, ledger.topic, ("run", "ours"), ("replaced", "ours"))
@@ -260,7 +260,7 @@ def test_records_written_without_a_transaction_are_no_evidence(config, ledger, s
 
 
 def test_a_view_spans_many_answers(config, ledger, settle):
-    """What lies megabytes apart is found, the latest value wins over all answers."""
+    """Records that are megabytes apart are found, and the latest value of all answers counts."""
     filler = "f" * 400_000
     for round_ in range(4):
         records = [(f"filler-{round_}-{i}", filler) for i in range(6)]
@@ -291,7 +291,7 @@ def test_a_view_tells_where_the_log_of_a_cut_partition_starts(
 
 
 def test_a_record_that_is_no_text_is_spelled_out(config, ledger, settle):
-    """Somebody else's bytes in the ledger are a value that whoever wants the record cannot read."""
+    """Bytes in the ledger that are not text are a value that the reader of the record cannot parse."""
     committed(config, ledger.topic, ("run", b"\xff\xfe"))
     settle(2)
     value = ledger.view(0, ["run"]).committed["run"]
@@ -301,7 +301,7 @@ def test_a_record_that_is_no_text_is_spelled_out(config, ledger, settle):
 
 
 def test_hundreds_of_transactions_of_several_producers(config, ledger, cluster):
-    """Each key's look-up says whether its transaction was committed; the cursor is the last committed one."""
+    """Each key's look-up tells whether its transaction was committed; the cursor is the last that was."""
     outcome = {}
 
     def work(number):
@@ -336,7 +336,7 @@ def test_hundreds_of_transactions_of_several_producers(config, ledger, cluster):
 
 
 def test_our_commit_above_a_foreign_open_transaction_is_in_the_tail(config, ledger):
-    """Below the last stable offset it is not to be seen yet: the tail has our record and our marker."""
+    """It is not visible below the last stable offset yet: the tail has our record and our marker."""
     with foreign_transaction(config, ledger.topic, ("foreign", "open")) as foreign:
         committed(config, ledger.topic, ("run", "ours"))
         view = wait_until(lambda: view if (view := ledger.view(0, ["run"])).high_watermark == 3 else None)
@@ -359,7 +359,7 @@ def test_the_tail_has_open_and_aborted_records_and_everybodys_markers(config, le
         return wait_until(lambda: view if (view := ledger.view(0, ["run"])).high_watermark == high else None)
 
     with foreign_transaction(config, ledger.topic, ("run", "open"), ("unwanted", "x")) as foreign:
-        # Each marker is in the log before the next record: it comes after the answer to its producer.
+        # Each marker must be in the log before the next record: it follows the answer to its producer.
         aborted(config, ledger.topic, ("run", "aborted"))
         viewed(6)
         committed(config, ledger.topic, ("unwanted", "y"))

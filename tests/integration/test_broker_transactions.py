@@ -80,7 +80,7 @@ def test_the_identity_is_the_one_the_coordinator_gave(fence, cluster, name):
 
 
 def test_every_fence_takes_a_higher_epoch_of_the_same_producer_id(fence, name):
-    """Attempts at one work are ordered by their epochs."""
+    """Epochs order the attempts at one work."""
     identities = [fence(name).identity for _ in range(3)]
     assert len({identity.producer_id for identity in identities}) == 1
     epochs = [identity.producer_epoch for identity in identities]
@@ -88,7 +88,7 @@ def test_every_fence_takes_a_higher_epoch_of_the_same_producer_id(fence, name):
 
 
 def test_a_fence_aborts_what_an_older_attempt_left_open(fence, ledger, cluster, config, name):
-    """When fence returns, the older transaction is ended on every partition, and nothing of it is visible."""
+    """When fence returns, the older transaction has ended on every partition; nothing of it is visible."""
     staged(fence(name))
     fence(name)
     assert (
@@ -100,7 +100,7 @@ def test_a_fence_aborts_what_an_older_attempt_left_open(fence, ledger, cluster, 
 
 @pytest.mark.parametrize("act", ["stage", "commit", "add_partitions"])
 def test_a_fenced_session_cannot_do_anything(fence, ledger, config, name, act):
-    """Every act of an older attempt raises ProducerFenced and leaves no trace for readers."""
+    """Every request of an older attempt raises ProducerFenced and changes nothing for readers."""
     old = fence(name)
     old.begin()
     if act == "commit":
@@ -143,7 +143,7 @@ def test_a_commit_publishes_offsets_metadata_and_ledger_records_together(
 
 
 def test_offsets_of_more_partitions_than_one_batch_of_the_group_holds(fence, cluster, kafka_topic, name):
-    """As of thousands of partitions with names of usual length: 1.5 MB for brokers that take 1 MB."""
+    """The offsets of thousands of partitions take 1.5 MB; brokers accept batches of 1 MB."""
     source = kafka_topic(partitions=60)
     offsets = {tp(source, number): CommittedOffset(number, "v1 abc 3") for number in range(60)}
     group = unique("group").ljust(25_000, "g")
@@ -186,7 +186,7 @@ def test_a_ledger_record_goes_to_the_partition_of_its_routing(config, link, clus
 
 
 def test_without_offsets_the_group_is_left_alone(fence, cluster, ledger, name):
-    """An empty mapping sends no request about the group, and the commit is real all the same."""
+    """An empty mapping sends no request about the group, and the commit counts nevertheless."""
     group = unique("group")
     session = staged(fence(name), group=group)
     assert cluster.describe_transaction(name).partitions == {tp(ledger.topic)}
@@ -196,7 +196,7 @@ def test_without_offsets_the_group_is_left_alone(fence, cluster, ledger, name):
 
 
 def test_nothing_to_stage_is_refused(fence, name):
-    """librdkafka ends no transaction into which it sent nothing, and reports success."""
+    """librdkafka sends no EndTxn for a transaction without data, and reports success."""
     session = fence(name)
     session.begin()
     with pytest.raises(ValueError, match="needs a ledger message"):
@@ -218,7 +218,7 @@ def test_staging_twice_waits_for_both(fence, cluster, ledger, config, name):
 
 
 def test_close_sends_nothing(fence, cluster, ledger, config, name):
-    """A dropped session leaves its transaction open: whoever holds its identity may still end it."""
+    """A dropped session leaves its transaction open: the owner of its identity may still end it."""
     session = staged(fence(name))
     started = time.monotonic()
     session.close()
@@ -236,7 +236,7 @@ def test_a_record_that_is_too_large_is_named(fence, name):
 
 
 def test_the_topic_alone_decides_how_large_a_record_may_be(embedded_kafka, kafka_topic, config, name):
-    """Not librdkafka's message.max.bytes, its default, or a connection's."""
+    """librdkafka's message.max.bytes does not limit it, neither its default nor a connection's."""
     topic = kafka_topic("large", config={"max.message.bytes": "10000000"})
     settings = ClientConfig.of({**config, "message.max.bytes": 1000, "queue.buffering.max.kbytes": 1})
     producer = TransactionalProducer(settings, name, transaction_timeout=60.0, delivery_timeout=30.0)
@@ -249,7 +249,7 @@ def test_the_topic_alone_decides_how_large_a_record_may_be(embedded_kafka, kafka
 
 
 def test_two_transactional_ids_may_commit_one_group_even_backwards(fence, cluster, ledger, name):
-    """Brokers do not protect a cursor from a second owner: that is the run's business (law 7)."""
+    """Brokers do not protect a cursor from a second owner: the run has to (law 7)."""
     group, where = unique("group"), tp(ledger.topic)
     for transactional_id, offset in ((name, 9), (unique("other"), 3)):
         session = staged(fence(transactional_id), group=group, offsets={where: CommittedOffset(offset)})
@@ -260,7 +260,7 @@ def test_two_transactional_ids_may_commit_one_group_even_backwards(fence, cluste
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_offsets_are_accepted_although_the_group_has_members(fence, cluster, ledger, config, name, protocol):
-    """Brokers let someone who is no member commit: only the group itself can tell (law 6)."""
+    """Brokers accept commits from outside the group: only the group's description tells (law 6)."""
     group = unique("group")
     member = confluent_kafka.Consumer({**config, **QUIET, "group.id": group, "group.protocol": protocol})
     try:
@@ -274,7 +274,7 @@ def test_offsets_are_accepted_although_the_group_has_members(fence, cluster, led
         assert cluster.committed(group, [where])[where].offset == 5
     finally:
         member.close()
-    # close() waits 5 s for the answer; a member whose farewell was lost stays for its session of 45 s.
+    # close() waits 5 s for the answer; a member whose LeaveGroup was lost stays until its session ends, 45 s.
     wait_until(lambda: cluster.describe_group(group).members == 0, seconds=90)
 
 
@@ -282,7 +282,7 @@ def test_offsets_are_accepted_although_the_group_has_members(fence, cluster, led
 
 
 def test_abort_of_our_own_open_transaction(fence, transactions, cluster, ledger, config, name):
-    """It is aborted under the same epoch; asked again, the coordinator confirms the abort (answer 0)."""
+    """It is aborted under the same epoch; a repeated abort is confirmed (error code 0)."""
     session = staged(fence(name))
     assert transactions.abort(session.identity) is EndTxnAnswer.ENDED
     wait_until(lambda: cluster.describe_transaction(name).state is TransactionState.COMPLETE_ABORT)
@@ -292,7 +292,7 @@ def test_abort_of_our_own_open_transaction(fence, transactions, cluster, ledger,
 
 
 def test_abort_before_anything_was_added_finds_nothing_open(fence, transactions, name):
-    """begin alone tells the coordinator nothing."""
+    """begin alone sends nothing to the coordinator."""
     session = fence(name)
     session.begin()
     assert transactions.abort(session.identity) is EndTxnAnswer.NOTHING_OPEN
@@ -301,7 +301,7 @@ def test_abort_before_anything_was_added_finds_nothing_open(fence, transactions,
 def test_abort_after_a_completed_commit_finds_nothing_open_and_changes_nothing(
     fence, transactions, cluster, ledger, config, name
 ):
-    """48 does not say whether it was committed: the authority does."""
+    """Error 48 does not tell whether it was committed; the ledger does."""
     session = staged(fence(name))
     session.commit()
     completed(cluster, name)
@@ -312,7 +312,7 @@ def test_abort_after_a_completed_commit_finds_nothing_open_and_changes_nothing(
 def test_abort_of_added_partitions_to_which_librdkafka_sent_nothing(
     fence, transactions, cluster, kafka_topic, name
 ):
-    """The raw request ends what only executors wrote; librdkafka's own abort would be silent."""
+    """The raw request ends what only executors wrote; librdkafka's own abort would send nothing."""
     sink = kafka_topic()
     session = fence(name)
     session.begin()
@@ -324,7 +324,7 @@ def test_abort_of_added_partitions_to_which_librdkafka_sent_nothing(
 def test_abort_with_an_older_identity_leaves_the_live_transaction_alone(
     fence, transactions, cluster, ledger, config, name
 ):
-    """A zombie learns that it is fenced; the live attempt commits as if nothing had happened."""
+    """A zombie learns that it is fenced; the live attempt commits undisturbed."""
     zombie = staged(fence(name), ("run", "old"))
     live = staged(fence(name), ("run", "new"))
     assert transactions.abort(zombie.identity) is EndTxnAnswer.FENCED
@@ -335,7 +335,7 @@ def test_abort_with_an_older_identity_leaves_the_live_transaction_alone(
 
 
 def test_abort_with_an_unknown_identity_is_fenced(transactions, fence, name):
-    """A producer id the coordinator does not hold for this transactional id is somebody else's."""
+    """A producer id that the coordinator does not have for this transactional id is another client's."""
     identity = fence(name).identity
     stranger = type(identity)(name, identity.producer_id + 1_000_000, 0)
     assert transactions.abort(stranger) is EndTxnAnswer.FENCED
@@ -344,7 +344,7 @@ def test_abort_with_an_unknown_identity_is_fenced(transactions, fence, name):
 def test_a_commit_that_arrives_after_our_own_abort_is_refused(
     fence, transactions, config, ledger, cluster, name
 ):
-    """The delayed EndTxn(commit) of a lost answer cannot publish what we have aborted."""
+    """The delayed EndTxn(commit) of a lost answer cannot publish the aborted transaction."""
     session = staged(fence(name))
     assert transactions.abort(session.identity) is EndTxnAnswer.ENDED
     with BrokerConnections(config) as connections:
@@ -356,7 +356,7 @@ def test_a_commit_that_arrives_after_our_own_abort_is_refused(
 def test_a_commit_that_arrives_after_the_next_fence_is_refused(
     fence, transactions, config, ledger, cluster, name
 ):
-    """It carries an old epoch: neither the aborted transaction nor the one now open is committed by it."""
+    """It has an old epoch: it commits neither the aborted transaction nor the one that is open now."""
     session = staged(fence(name), ("run", "old"))
     assert transactions.abort(session.identity) is EndTxnAnswer.ENDED
     following = staged(fence(name), ("run", "new"))
@@ -388,12 +388,12 @@ def test_abort_may_interrupt_a_request_of_the_same_thread(fence, transactions, l
 
 
 def test_a_timed_out_transaction_is_fenced_by_its_coordinator(config, ledger, link, cluster, name):
-    """The coordinator's abort moves the epoch on: commit and abort are told so, and nothing is visible."""
+    """The coordinator's abort bumps the epoch: commit and abort are refused, and nothing is visible."""
     transactions = make_transactions(
         config,
         ledger,
         link,
-        # Long enough to stage, also on a slow machine.
+        # Long enough for staging, also on a slow machine.
         transaction_timeout=dt.timedelta(seconds=6),
         delivery_timeout=dt.timedelta(seconds=5),
     )
@@ -419,7 +419,7 @@ def test_a_transaction_time_out_above_the_brokers_limit_is_explained(config, led
 
 
 def test_an_unreachable_cluster_is_reported_in_time(ledger, name, unused_port, monkeypatch, caplog):
-    """fence says that it waits, and ends at its deadline with an error that names the transactional id."""
+    """fence logs that it waits, and ends at its deadline with an error that names the transactional id."""
     monkeypatch.setattr("airflow_eos.wire.backoff.SILENT_SECONDS", 1.0)
     monkeypatch.setattr("airflow_eos.broker.producer._INIT_SLICE_SECONDS", 0.2)
     transactions = make_transactions(

@@ -1,4 +1,4 @@
-"""The same facts on Kafka 3.6, the oldest that is supported, on 3.9 with transaction version 1, and on 4.4.
+"""The same tests on Kafka 3.6, the oldest supported one, on 3.9 with transaction version 1, and on 4.4.
 
 ``EOS_KAFKA_VERSION=4.4.0 pytest FILE`` runs any other test on a version.
 """
@@ -65,7 +65,7 @@ __all__ = [
 
 @pytest.fixture(scope="module", params=["3.6.2", pytest.param("3.9.2", marks=pytest.mark.chaos), "4.4.0"])
 def embedded_kafka(request):
-    """Stands in for the shared broker of the default version."""
+    """Replaces the shared broker of the default version."""
     with EmbeddedKafka(version=request.param) as kafka:
         yield kafka
 

@@ -1,4 +1,4 @@
-"""Brokers that ask clients for a certificate."""
+"""Brokers that require client certificates."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.local_runs import LocalPlane, Pipeline, Session
 
 @pytest.fixture(scope="module")
 def authorities(tmp_path_factory):
-    """One that brokers trust, and a stranger."""
+    """One that brokers trust, and one that they do not."""
     folder = tmp_path_factory.mktemp("tls")
     return Authority(folder, "trusted-ca"), Authority(folder, "strange-ca")
 
@@ -40,7 +40,7 @@ def settings_with(kafka, certificate):
 
 
 def initialise(config):
-    """Take a producer id by librdkafka."""
+    """Get a producer id with librdkafka."""
     producer = TransactionalProducer(
         ClientConfig.of(config), "certificates", transaction_timeout=60.0, delivery_timeout=30.0
     )
@@ -52,8 +52,8 @@ def initialise(config):
 
 @pytest.mark.parametrize("which", ["none", "stranger", "expired"])
 def test_a_refused_certificate_is_named_at_once(kafka, authorities, which, monkeypatch):
-    """Both clients, long before the 60 seconds that brokers which do not answer get."""
-    if which != "none":  # librdkafka is asked in slices of the usual length once
+    """In both clients, long before the 60 seconds that an unresponsive broker is given."""
+    if which != "none":  # one case keeps the usual interval
         monkeypatch.setattr("airflow_eos.broker.producer._INIT_SLICE_SECONDS", 0.5)
     trusted, strange = authorities
     certificate = {
@@ -70,7 +70,7 @@ def test_a_refused_certificate_is_named_at_once(kafka, authorities, which, monke
 
 
 def test_a_trusted_certificate_is_taken(kafka, authorities):
-    """The same settings with a good one."""
+    """The same settings with a trusted certificate."""
     config = settings_with(kafka, authorities[0].client("good"))
     with BrokerConnections(config) as connections:
         assert connections.topics([]) == {}
@@ -81,7 +81,7 @@ def test_a_trusted_certificate_is_taken(kafka, authorities):
 def test_a_certificate_that_is_replaced_while_a_run_works_is_read_by_the_next_try(
     kafka, authorities, tmp_path, monkeypatch, replaced
 ):
-    """The authority before the brokers' certificates, or a certificate before its key: a retry may do."""
+    """The authority is replaced before the brokers' certificates, or a certificate before its key: retry."""
     monkeypatch.setattr("airflow_eos.spark.data_plane.SparkDataPlane", LocalPlane)
     trusted, strange = authorities
     pipeline = Pipeline(kafka, partitions=1)

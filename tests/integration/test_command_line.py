@@ -1,4 +1,4 @@
-"""Every command against a real broker: what it prints, what it changes, how it ends."""
+"""Every command against a real broker: what it prints, what it changes, and its exit code."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ Cli = Callable[..., tuple[int, Any]]
 
 @pytest.fixture
 def pipeline(embedded_kafka: Any) -> Iterator[Pipeline]:
-    # A single broker does not forget a topic; a missing ledger is asked for again and again here.
+    # A single broker never forgets a topic; the tests look for missing ledgers again and again.
     with missing_at_once():
         yield Pipeline(embedded_kafka)
 
@@ -80,7 +80,7 @@ def error_of(document: Any) -> tuple[str, str]:
 
 
 def test_init_makes_the_ledger_once(cli: Cli, pipeline: Pipeline) -> None:
-    """Topic and identity; a second call finds both."""
+    """The first call creates topic and identity; a second one finds both."""
     code, first = cli("init", "--partitions", "2", "--replication-factor", "1")
     assert code == 0
     assert first["ledger"]["topic"] == pipeline.ledger
@@ -90,7 +90,7 @@ def test_init_makes_the_ledger_once(cli: Cli, pipeline: Pipeline) -> None:
 
 
 def test_init_makes_no_ledger_of_a_topic_that_deletes(cli: Cli, pipeline: Pipeline) -> None:
-    """It is somebody's topic, or it would forget runs; compacted, it is a ledger."""
+    """Another application may use it, or it would forget runs; once compacted, it is a ledger."""
     pipeline.kafka.create_topic(pipeline.ledger, partitions=2)
     code, refused = cli("init")
     assert (code, error_of(refused)[0]) == (1, "ConfigurationError")
@@ -101,7 +101,7 @@ def test_init_makes_no_ledger_of_a_topic_that_deletes(cli: Cli, pipeline: Pipeli
 
 
 def test_a_ledger_with_added_partitions_knows_its_runs(cli: Cli, pipeline: Pipeline) -> None:
-    """Nothing removes a partition again; every key is looked up, and written, where it was before."""
+    """Partitions cannot be removed; every key is looked up, and written, in the same partition as before."""
     pipeline.publish(["a"])
     first = pipeline.run("r1")
 
@@ -140,7 +140,7 @@ def test_broker_that_is_not_there_is_an_error_in_both_forms(
 
 
 def test_wrong_usage_ends_with_2(cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
-    """Options that do not fit together are named before anything is asked."""
+    """Options that do not fit together are named before any request is sent."""
     for command, *arguments in (
         ("abort",),
         ("abort", "--group", "g", "--transactional-id", "t"),
@@ -178,7 +178,7 @@ def test_wrong_usage_ends_with_2(cli: Cli, capsys: pytest.CaptureFixture[str]) -
 def test_settings_come_from_a_file_and_stay_there(
     pipeline: Pipeline, tmp_path: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Passwords are neither on the command line nor in what is printed."""
+    """Passwords appear neither on the command line nor in the output."""
     file = tmp_path / "client.json"
     file.write_text(json.dumps({**pipeline.kafka.client_config(), "sasl.password": "hunter2"}))
     main(["status", "--config", str(file), "--ledger-topic", pipeline.ledger, "--output", "json"])
@@ -198,7 +198,7 @@ def test_settings_come_from_a_file_and_stay_there(
 
 
 def test_doctor_finds_a_healthy_pipeline_healthy(cli: Cli, pipeline: Pipeline) -> None:
-    """Every part is looked at, and nothing is wrong after a run."""
+    """Every part is checked, and all checks pass after a run."""
     pipeline.publish(["a"])
     pipeline.run()
     code, found = cli(
@@ -292,7 +292,7 @@ def test_doctor_without_a_ledger_warns_without_a_broker_stops(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The first run may make the ledger; nothing else can be said of a cluster that does not answer."""
+    """The first run may create the ledger; without an answer from brokers no other check is possible."""
     with caplog.at_level(logging.INFO):
         code, found = cli("doctor")
     assert code == 0
@@ -312,7 +312,7 @@ def test_doctor_without_a_ledger_warns_without_a_broker_stops(
 def test_doctor_finds_a_group_beside_another_ledger(
     cli: Cli, pipeline: Pipeline, ranges: Cursor | Interval
 ) -> None:
-    """Its next run is refused, as if the ledger had been made again."""
+    """Its next run is refused, as if the ledger had been recreated."""
     pipeline.publish(["a"])
     pipeline.run("r1", ranges=ranges)
     other = ("--ledger-topic", f"{pipeline.ledger}-other")
@@ -329,7 +329,7 @@ def test_doctor_finds_a_group_beside_another_ledger(
 
 
 def test_doctor_warns_of_fewer_replicas_than_old_brokers_write(cli: Cli, pipeline: Pipeline) -> None:
-    """Only old ones, such as 3.6, acknowledge nothing there."""
+    """Only old brokers, such as 3.6, refuse writes there."""
     few = {"min.insync.replicas": "2"}
     pipeline.kafka.create_topic(f"{pipeline.sink}-few", config=few)
     pipeline.publish(["a"])
@@ -340,7 +340,7 @@ def test_doctor_warns_of_fewer_replicas_than_old_brokers_write(cli: Cli, pipelin
 
 
 def test_doctor_warns_of_a_prefix_that_everybody_has(cli: Cli) -> None:
-    """It stops nothing, until another environment comes."""
+    """The prefix works until another environment uses it, too."""
     code, found = cli("doctor", "--prefix", "airflow-eos")
     checks = {check["name"]: check for check in found["checks"]}
     assert (code, checks["prefix"]["status"]) == (0, "warn")
@@ -348,7 +348,7 @@ def test_doctor_warns_of_a_prefix_that_everybody_has(cli: Cli) -> None:
 
 
 def test_doctor_compares_versions_on_the_executors(pipeline: Pipeline) -> None:
-    """As a process of its own, which is how it is used: a session starts, and ends with it."""
+    """In a separate process, as users run it: a session starts, and ends with the process."""
     command = [sys.executable, "-m", "airflow_eos", "doctor", "--spark", "local[1]", "--output", "json"]
     where = ["--bootstrap-servers", pipeline.kafka.bootstrap_servers, "--ledger-topic", pipeline.ledger]
     env = {**os.environ, "PYSPARK_PYTHON": sys.executable}
@@ -362,7 +362,7 @@ def test_doctor_compares_versions_on_the_executors(pipeline: Pipeline) -> None:
 
 
 def test_doctor_goes_on_behind_a_table_without_a_connection(cli: Cli, pipeline: Pipeline) -> None:
-    """One that Airflow does not have is a failed check, beside all the others."""
+    """An Airflow connection that is missing is one failed check among all the others."""
 
     def connected(_: object) -> None:
         raise UnknownTable("connection 'iceberg_default' is not there")
@@ -380,7 +380,7 @@ def test_doctor_goes_on_behind_a_table_without_a_connection(cli: Cli, pipeline: 
 
 
 def test_plan_shows_the_next_run_and_changes_nothing(cli: Cli, pipeline: Pipeline) -> None:
-    """The ranges a cursor run then really reads; the cursor stands where it stood."""
+    """It shows the ranges that a cursor run then reads; the cursor does not move."""
     pipeline.publish(["a", "b"])
     pipeline.run("r1")
     pipeline.publish(["c"], partition=1)
@@ -410,7 +410,7 @@ def test_plan_shows_the_next_run_and_changes_nothing(cli: Cli, pipeline: Pipelin
 
 
 def test_plan_of_an_interval_pins_nothing(cli: Cli, pipeline: Pipeline) -> None:
-    """Boundaries are worked out, said to be open, and left to the run."""
+    """Boundaries are computed and shown as not pinned; the run pins them."""
     pipeline.publish(["old"], timestamp=int(NOON.timestamp() * 1000) - 1)
     pipeline.publish(["new"], timestamp=int(NOON.timestamp() * 1000))
     hour = dt.timedelta(hours=1)
@@ -436,7 +436,7 @@ def test_plan_of_an_interval_pins_nothing(cli: Cli, pipeline: Pipeline) -> None:
 
 
 def test_plan_of_an_interval_waits_and_accepts_as_its_task(cli: Cli, pipeline: Pipeline) -> None:
-    """An idle partition is waited for, and deleted records are refused, unless the task says otherwise."""
+    """It waits for an idle partition and refuses deleted records, unless the task's options allow them."""
     cli("init", "--partitions", "2")
     spec, hour = pipeline.spec, dt.timedelta(hours=1)
     asked = ("--pipeline", spec.pipeline, "--group", spec.group_id, "--topic", pipeline.source, "--interval")
@@ -460,7 +460,7 @@ def test_plan_of_an_interval_waits_and_accepts_as_its_task(cli: Cli, pipeline: P
 
 
 def test_plan_that_cannot_be_says_why(cli: Cli, pipeline: Pipeline) -> None:
-    """What the run would raise, without a run."""
+    """It raises what the run would raise, without a run."""
     cli("init", "--partitions", "2")
     asked = (
         "--pipeline",
@@ -483,7 +483,7 @@ def ledger_keys(pipeline: Pipeline) -> list[str]:
 
 
 def test_status_shows_cursors_with_lag_and_runs(cli: Cli, pipeline: Pipeline) -> None:
-    """Where a group stands, what waits for it, and which runs are committed."""
+    """It shows each group's position and lag, and which runs are committed."""
     pipeline.publish(["a", "b"])
     pipeline.run("r1")
     pipeline.publish(["c"])
@@ -509,7 +509,7 @@ def test_status_shows_cursors_with_lag_and_runs(cli: Cli, pipeline: Pipeline) ->
 
 
 def test_status_finds_runs_whose_keys_name_more_than_the_run(cli: Cli, pipeline: Pipeline) -> None:
-    """A data interval, rounds and a mapped task: committed, and shown as such."""
+    """A data interval, rounds and a mapped task: they are shown as committed."""
     name, group = pipeline.spec.pipeline, pipeline.spec.group_id
     pipeline.publish(["a"], timestamp=int(NOON.timestamp() * 1000))
     hour = dt.timedelta(hours=1)
@@ -538,7 +538,7 @@ def test_status_without_names_shows_all_there_is(cli: Cli, pipeline: Pipeline) -
 def test_the_latest_run_is_the_last_in_the_log(
     cli: Cli, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its driver's clock is three days behind, so its record says that it came first."""
+    """Its driver's clock is three days behind, so its record seems to be the oldest."""
     name = pipeline.spec.pipeline
     pipeline.publish(["a"])
     pipeline.run("r1")
@@ -554,7 +554,7 @@ def test_the_latest_run_is_the_last_in_the_log(
 
 
 def test_status_is_a_check_for_a_monitor(cli: Cli, pipeline: Pipeline) -> None:
-    """3 when a group lags further, or has a transaction open for longer, than was allowed."""
+    """Exit code 3 if a group's lag, or the age of its open transaction, exceeds its limit."""
     pipeline.publish(["a"])
     pipeline.run("r1")
     pipeline.publish(["b", "c"])
@@ -583,7 +583,7 @@ def test_status_is_a_check_for_a_monitor(cli: Cli, pipeline: Pipeline) -> None:
 
 
 def test_cursor_whose_next_run_would_be_refused_is_not_healthy(cli: Cli, pipeline: Pipeline) -> None:
-    """Moved by a stranger, source made again, source gone: no lag, and a failed check."""
+    """Offsets moved by another client, a recreated source, a deleted one: unknown lag, and a failed check."""
     pipeline.publish(["a", "b"])
     pipeline.run("r1")
     group = pipeline.spec.group_id
@@ -613,7 +613,7 @@ def test_cursor_whose_next_run_would_be_refused_is_not_healthy(cli: Cli, pipelin
 def test_status_goes_on_behind_a_group_that_cannot_be_asked(
     cli: Cli, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever the error of the one, the others are shown, and its limits count as exceeded."""
+    """Whatever the error, the other groups are shown, and the group's limits count as exceeded."""
     pipeline.publish(["a"])
     pipeline.run("r1")
     group = pipeline.spec.group_id
@@ -635,7 +635,7 @@ def test_status_goes_on_behind_a_group_that_cannot_be_asked(
 def test_status_asks_for_all_groups_by_the_same_connections(
     cli: Cli, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A ledger may have a thousand groups: those of each would take most of the time."""
+    """A ledger may have a thousand groups: new connections for each would take most of the time."""
     pipeline.publish(["a"])
     groups = [f"{pipeline.spec.group_id}-{number}" for number in range(3)]
     for group in groups:
@@ -660,7 +660,7 @@ def test_status_asks_for_all_groups_by_the_same_connections(
 def test_status_sees_gaps_between_intervals_and_transactions_that_are_no_cursors(
     cli: Cli, pipeline: Pipeline
 ) -> None:
-    """A day that nobody ran, and an interval's transaction that stays open; both are checks for a monitor."""
+    """An interval that no run covered, and an interval's open transaction: monitors can check for both."""
     day, hour = dt.datetime(2026, 1, 5, tzinfo=dt.timezone.utc), dt.timedelta(hours=1)
     for number in range(5):
         for partition in (0, 1):
@@ -692,7 +692,7 @@ def test_status_sees_gaps_between_intervals_and_transactions_that_are_no_cursors
 
 
 def test_status_of_a_group_shows_the_transaction_of_its_first_run(cli: Cli, pipeline: Pipeline) -> None:
-    """A run that was killed at OPEN left no record: its transaction has a row, and counts for --max-open."""
+    """A run that was killed at OPEN has no record: its transaction is shown, and counts for --max-open."""
     group = pipeline.spec.group_id
     name = keys.cursor_transactional_id("test", group)
     cli("init", "--partitions", "2", "--replication-factor", "1")
@@ -716,7 +716,7 @@ def shown_open(cli: Cli, group: str) -> list[dict[str, Any]]:
 
 
 def test_a_group_of_another_prefix_is_seen_as_it_is(cli: Cli, pipeline: Pipeline) -> None:
-    """Its runs have ids of the cursor's prefix: their transaction is shown, the doctor names the prefix."""
+    """Its runs' ids have the cursor's prefix: status shows their transaction, the doctor names the prefix."""
     group = pipeline.spec.group_id
     pipeline.publish(["a"])
     pipeline.run("r1", prefix="another")
@@ -733,7 +733,7 @@ def test_a_group_of_another_prefix_is_seen_as_it_is(cli: Cli, pipeline: Pipeline
 
 
 def pasted(command: str, pipeline: Pipeline) -> Any:
-    """Run a command that an answer shows, as a shell would, and return its document."""
+    """Run a command that an answer suggests, as a shell would, and return its document."""
     program, arguments = shlex.split(command)[:3], shlex.split(command)[3:]
     assert program == ["python", "-m", "airflow_eos"]
     with contextlib.redirect_stdout(io.StringIO()) as printed:
@@ -747,7 +747,7 @@ def pasted(command: str, pipeline: Pipeline) -> Any:
 
 @contextlib.contextmanager
 def opened(pipeline: Pipeline, transactional_id: str) -> Iterator[None]:
-    """Leave a transaction with one record open."""
+    """Keep a transaction with one record open."""
     owner = Producer({**pipeline.spec.kafka, "transactional.id": transactional_id})
     owner.init_transactions(30)
     owner.begin_transaction()
@@ -760,7 +760,7 @@ def opened(pipeline: Pipeline, transactional_id: str) -> Iterator[None]:
 
 
 def test_misspelt_names_are_errors_with_the_near_ones(cli: Cli, pipeline: Pipeline) -> None:
-    """Not an empty answer with exit code 0."""
+    """The error suggests similar names: no empty answer with exit code 0."""
     pipeline.publish(["a"])
     pipeline.run("r1")
     name, group = pipeline.spec.pipeline, pipeline.spec.group_id
@@ -774,7 +774,7 @@ def test_misspelt_names_are_errors_with_the_near_ones(cli: Cli, pipeline: Pipeli
 
 
 def test_ledger_lists_runs_in_the_order_of_their_commits(cli: Cli, pipeline: Pipeline) -> None:
-    """All records, those of a pipeline, the latest ones, or one by its key."""
+    """It lists all records, those of a pipeline, the latest ones, or one by its key."""
     for run_id in ("r1", "r2", "r3"):
         pipeline.publish([run_id])
         pipeline.run(run_id)
@@ -800,7 +800,7 @@ def ledger_partitions(pipeline: Pipeline) -> list[TopicPartition]:
 
 
 def test_what_no_run_wrote_is_listed(cli: Cli, pipeline: Pipeline, tmp_path: Path) -> None:
-    """The doctor names it, listings go on behind what cannot be read, and a key is read from a file."""
+    """The doctor names it, listings continue after unreadable records, and a key comes from a file."""
     pipeline.publish(["a"])
     pipeline.run("r1")
     name, group = pipeline.spec.pipeline, pipeline.spec.group_id
@@ -844,7 +844,7 @@ def test_what_no_run_wrote_is_listed(cli: Cli, pipeline: Pipeline, tmp_path: Pat
 def test_records_of_a_stranger_end_no_command_for_the_others(
     cli: Cli, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each is whole JSON of a committed transaction: they are left out, or shown as unknown."""
+    """Each is valid JSON in a committed transaction: it is left out, or shown as unknown."""
     monkeypatch.setattr(upkeep, "MIN_AGE", -dt.timedelta(days=1))
     for run_id in ("r1", "r2"):
         pipeline.publish([run_id])
@@ -888,7 +888,7 @@ def test_records_of_a_stranger_end_no_command_for_the_others(
 
 
 def test_names_with_a_slash_are_found_as_they_are(cli: Cli, pipeline: Pipeline) -> None:
-    """Keys quote it, which nobody does by heart; what is quoted is found as before."""
+    """Keys quote the slash, which users do not; quoted names are found as before."""
     pipeline.publish(["a"])
     names = {"pipeline": "team/orders.copy", "group_id": "team/orders"}
     pipeline.run("manual/r1", **names)
@@ -906,7 +906,7 @@ def test_names_with_a_slash_are_found_as_they_are(cli: Cli, pipeline: Pipeline) 
 def test_a_run_that_may_be_pruned_is_not_said_to_have_never_been(
     cli: Cli, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The key of an interval's run does not hold the run id: the ledger cannot tell which were pruned."""
+    """The key of an interval's run has no run id: the ledger cannot tell which runs were pruned."""
     monkeypatch.setattr(upkeep, "MIN_AGE", -dt.timedelta(days=1))
     hour = dt.timedelta(hours=1)
     pipeline.publish(["a"], timestamp=int((NOON - hour / 2).timestamp() * 1000))
@@ -929,7 +929,7 @@ def test_a_run_that_may_be_pruned_is_not_said_to_have_never_been(
 def test_tables_are_for_people(
     pipeline: Pipeline, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """Every command prints tables without --output: titles, columns, a dash where there is nothing."""
+    """Without --output every command prints tables: titles, columns, a dash for a missing value."""
     pipeline.publish(["a"])
     pipeline.run("r1")
     name, group = pipeline.spec.pipeline, pipeline.spec.group_id
@@ -970,7 +970,7 @@ def test_tables_are_for_people(
 
 
 class BesideAStranger(LocalDataPlane):
-    """While it writes to a partition, somebody else writes a record to it."""
+    """While it writes to a partition, another client writes a record to it."""
 
     batch_bytes = 1
 
@@ -979,7 +979,7 @@ class BesideAStranger(LocalDataPlane):
 
         def interrupted(where: TopicPartition, pairs: list[tuple[int, bytes]]) -> Any:
             for number, pair in enumerate(pairs):
-                # So late that some of the run's batches are in the log, and others are not.
+                # Late enough that some of the run's batches are in the log, and others are not.
                 if number == len(pairs) - 2:
                     stranger.produce(where.topic, value="stranger", partition=where.partition)
                     assert stranger.flush(30) == 0
@@ -990,12 +990,12 @@ class BesideAStranger(LocalDataPlane):
 
 
 def test_verify_reads_the_output_again(cli: Cli, pipeline: Pipeline) -> None:
-    """Records of other producers in between do not count, nor does an aborted try of the same work."""
+    """Records of other producers in between do not count, nor do those of an aborted try of the same work."""
     pipeline.publish([f"v{n}" for n in range(50)])
     held = Paused(pipeline, State.WRITTEN, "r1")
     record = pipeline.run("r1", data=BesideAStranger)
     held.resume()
-    # The stranger's records lie between the first and the last of the run.
+    # The other client's records are between the first and the last of the run.
     assert all(one.last_offset - one.first_offset == one.records for one in record.receipts)
     pipeline.publish(["w"])
     pipeline.run("r2")
@@ -1018,7 +1018,7 @@ def test_verify_reads_the_output_again(cli: Cli, pipeline: Pipeline) -> None:
 
 
 def test_verify_tells_deleted_by_retention_from_lost(cli: Cli, pipeline: Pipeline) -> None:
-    """Expired is no finding; a topic that was made again is one."""
+    """Expired records are no finding; a recreated topic is one."""
     pipeline.publish([f"v{n}" for n in range(20)])
     record = pipeline.run("r1")
     admin = AdminClient(pipeline.kafka.client_config())
@@ -1039,7 +1039,7 @@ def test_verify_tells_deleted_by_retention_from_lost(cli: Cli, pipeline: Pipelin
 
 
 def test_verify_goes_on_behind_a_sink_that_is_gone(cli: Cli, pipeline: Pipeline) -> None:
-    """Its runs do not match; those that wrote to another topic since do."""
+    """Runs that wrote to the deleted topic do not match; later ones with another sink do."""
     pipeline.publish(["a"])
     pipeline.run("r1")
     former = pipeline.sink
@@ -1059,7 +1059,7 @@ def test_verify_goes_on_behind_a_sink_that_is_gone(cli: Cli, pipeline: Pipeline)
 
 
 def test_abort_ends_a_transaction_that_hangs(cli: Cli, pipeline: Pipeline) -> None:
-    """Shown first, then ended: readers go on, the owner learns of it when it commits."""
+    """It shows the transaction, then ends it: readers go on, and the owner gets an error when it commits."""
     name = keys.cursor_transactional_id("test", pipeline.spec.group_id)
     owner = Producer({**pipeline.kafka.client_config(), "transactional.id": name})
     owner.init_transactions(30)
@@ -1091,7 +1091,7 @@ def test_abort_ends_a_transaction_that_hangs(cli: Cli, pipeline: Pipeline) -> No
 
 @pytest.mark.parametrize("name", ["test-staging.cursor.g", "testing.cursor.g", "an-application"])
 def test_abort_ends_nothing_of_another_prefix_unless_told_to(cli: Cli, pipeline: Pipeline, name: str) -> None:
-    """It is shown, with the option; its owner commits, as the one of our own prefix would not."""
+    """It shows the transaction and names the option; the owner's commit still succeeds."""
     name = f"{name}-{pipeline.spec.group_id}"
     owner = Producer({**pipeline.kafka.client_config(), "transactional.id": name})
     owner.init_transactions(30)
@@ -1116,7 +1116,7 @@ def test_abort_ends_nothing_of_another_prefix_unless_told_to(cli: Cli, pipeline:
 
 
 def test_abort_leaves_a_transaction_alone_that_began_after_the_look(cli: Cli, pipeline: Pipeline) -> None:
-    """What was looked at is gone; the next attempt has another epoch and is at work."""
+    """The transaction that was shown is gone; the next attempt has another epoch and is active."""
     name = keys.cursor_transactional_id("test", pipeline.spec.group_id)
     for seen in (True, False):
         owner = Producer({**pipeline.kafka.client_config(), "transactional.id": name})
@@ -1133,7 +1133,7 @@ def test_abort_leaves_a_transaction_alone_that_began_after_the_look(cli: Cli, pi
 
 
 def test_run_whose_transaction_was_aborted_by_hand_still_writes_once(cli: Cli, pipeline: Pipeline) -> None:
-    """It was alive after all: it starts over, and every record is there once."""
+    """Its driver was alive after all: it starts over, and every record is written once."""
     pipeline.publish(["a", "b"])
     held = Paused(pipeline, State.WRITTEN, "r1")
     epoch = cli("abort", "--group", pipeline.spec.group_id)[1]["producer_epoch"]
@@ -1146,7 +1146,7 @@ def test_run_whose_transaction_was_aborted_by_hand_still_writes_once(cli: Cli, p
 
 
 def test_repair_looks_in_no_topic_that_does_not_exist(cli: Cli, pipeline: Pipeline) -> None:
-    """One that is named is an error; one that runs wrote to, and is gone, holds nothing."""
+    """A named topic that is missing is an error; a deleted sink of earlier runs has nothing to repair."""
     pipeline.publish(["a"])
     pipeline.run("r1")
     code, refused = cli("repair", "--topic", "nosuch")
@@ -1160,7 +1160,7 @@ def test_repair_looks_in_no_topic_that_does_not_exist(cli: Cli, pipeline: Pipeli
 
 
 def test_reset_settles_what_a_stranger_moved(cli: Cli, pipeline: Pipeline) -> None:
-    """CursorMoved names this command: back to the ledger's cursor, or on from the committed offsets."""
+    """CursorMoved names this command: go back to the ledger's cursor, or on from the committed offsets."""
     group = pipeline.spec.group_id
     pipeline.publish(["a", "b", "c"])
     pipeline.run("r1")
@@ -1184,7 +1184,7 @@ def test_reset_settles_what_a_stranger_moved(cli: Cli, pipeline: Pipeline) -> No
 
 
 def test_the_reset_that_a_deleted_head_advises_moves_nothing_else(cli: Cli, pipeline: Pipeline) -> None:
-    """Run and doctor name the partition and where its log goes on; the other one is not read again."""
+    """Run and doctor name the partition and its new log start; the other partition is not read again."""
     group, source = pipeline.spec.group_id, TopicPartition(pipeline.source, 0)
     for partition in (0, 1):
         pipeline.publish([f"a{partition}", f"b{partition}"], partition=partition)
@@ -1207,7 +1207,7 @@ def test_the_reset_that_a_deleted_head_advises_moves_nothing_else(cli: Cli, pipe
 
 
 def test_reset_moves_to_given_offsets_and_to_the_ends_of_the_log(cli: Cli, pipeline: Pipeline) -> None:
-    """Partition by partition, inside the log only."""
+    """Each partition moves on its own, within its log only."""
     group = pipeline.spec.group_id
     pipeline.publish(["a", "b", "c"])
     pipeline.run("r1")
@@ -1224,7 +1224,7 @@ def test_reset_moves_to_given_offsets_and_to_the_ends_of_the_log(cli: Cli, pipel
 
 
 def test_reset_to_the_cursor_of_an_earlier_topic_is_refused(cli: Cli, pipeline: Pipeline) -> None:
-    """It says nothing of the topic that has the name now: records below it would not be read."""
+    """It does not apply to the new topic of that name: records below it would not be read."""
     group = pipeline.spec.group_id
     pipeline.publish(["a", "b"])
     pipeline.run("r1")
@@ -1245,7 +1245,7 @@ def test_reset_to_the_cursor_of_an_earlier_topic_is_refused(cli: Cli, pipeline: 
 def test_reset_leaves_an_added_partition_at_its_beginning(
     cli: Cli, pipeline: Pipeline, target: str, mapped: bool
 ) -> None:
-    """No run has read it yet, and the next one would begin there."""
+    """No run has read that partition yet, and the next one begins there."""
     group = pipeline.spec.group_id
     pipeline.publish(["a", "b"])
 
@@ -1261,7 +1261,7 @@ def test_reset_leaves_an_added_partition_at_its_beginning(
     assert (code, [one["new"] for one in found["offsets"]]) == (0, [2 if target == "cursor" else 1, 0, 0])
     read = [0, 0, 1] if target == "cursor" else [1, 0, 1]
     assert run("r2", 3) == (read if mapped else [sum(read)])
-    # One that was read has a position, which is not in the group when its offsets have expired.
+    # The ledger has a position for partitions that were read, also after the group's offsets expired.
     pipeline.kafka.admin().delete_consumer_groups([group])[group].result()
     for partition in (0, 1):
         move_group(pipeline, 0, partition)
@@ -1271,7 +1271,7 @@ def test_reset_leaves_an_added_partition_at_its_beginning(
 
 
 def test_reset_fences_the_run_under_way(cli: Cli, pipeline: Pipeline) -> None:
-    """A run that has read from the old place can no longer commit."""
+    """A run that has read from the old position can no longer commit."""
     group = pipeline.spec.group_id
     pipeline.publish(["a", "b", "c"])
     pipeline.run("r1")
@@ -1300,7 +1300,7 @@ def test_reset_makes_the_cursor_of_a_new_group(cli: Cli, pipeline: Pipeline) -> 
 
 
 def test_reset_beside_another_ledger_is_refused(cli: Cli, pipeline: Pipeline) -> None:
-    """It would make a cursor there, and let runs that the group's own ledger holds be written again."""
+    """It would create a cursor in the wrong ledger, and let runs of the right one be written again."""
     pipeline.publish(["a", "b", "c"])
     pipeline.run("r1")
     other = ("--ledger-topic", f"{pipeline.ledger}-other")
@@ -1316,7 +1316,7 @@ def test_reset_beside_another_ledger_is_refused(cli: Cli, pipeline: Pipeline) ->
 def test_status_of_a_mapped_cursor_has_no_empty_ends(
     cli: Cli, pipeline: Pipeline, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its partitions have records of their own: the group's record has no ends, and the table no column."""
+    """Its partitions have their own records: the group's record has no ends, and the table no such column."""
     group = pipeline.spec.group_id
     pipeline.publish(["a", "b"])
     pipeline.run("r1", source_partition=0)

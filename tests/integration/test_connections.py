@@ -1,4 +1,4 @@
-"""Connections leave nothing open, whatever the broker at the other end does."""
+"""Connections leave no socket open, whatever the broker at the other end does."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.local_runs import Pipeline
 
 
 def open_sockets():
-    """Names of the sockets of this process."""
+    """Return the names of the sockets of this process."""
     found = set()
     for descriptor in Path("/proc/self/fd").iterdir():
         with suppress(FileNotFoundError):
@@ -33,7 +33,7 @@ def open_sockets():
 
 
 def test_closing_gives_up_what_a_hanging_broker_does_not_read(embedded_kafka):
-    """More is queued than the sockets hold, and nobody reads: close() still closes.
+    """More is queued than the socket buffers hold, and the broker does not read: close() still closes.
 
     Only the sockets of these connections count: a client of an earlier test may close its own meanwhile.
     """
@@ -56,7 +56,7 @@ def test_closing_gives_up_what_a_hanging_broker_does_not_read(embedded_kafka):
 
 @pytest.mark.timeout(60)
 def test_closing_waits_for_no_use_that_a_time_out_has_interrupted(embedded_kafka):
-    """Between the lock and the block behind it: the task hung for ever, without a word."""
+    """A time-out between taking the lock and the block after it once made the task hang silently for ever."""
     closed = threading.Event()
 
     def interrupted():
@@ -72,7 +72,7 @@ def test_closing_waits_for_no_use_that_a_time_out_has_interrupted(embedded_kafka
 
 
 def test_a_request_that_cannot_be_encoded_fails(embedded_kafka):
-    """Also where its connection is still being made: nothing waits for an answer to what was never sent."""
+    """Also if its connection is still being opened: nothing waits for an answer to a request never sent."""
     with BrokerConnections(ClientConfig.of(embedded_kafka.client_config())) as connections:
         for _ in range(2):
             with pytest.raises(UnicodeEncodeError):
@@ -82,7 +82,7 @@ def test_a_request_that_cannot_be_encoded_fails(embedded_kafka):
 
 @pytest.mark.timeout(120)
 def test_a_broker_that_hangs_before_tls_is_given_up():
-    """The kernel accepts the connection, nobody answers the handshake: of a client that begins or works."""
+    """The kernel accepts the connection, but the TLS handshake hangs: for a new client and an active one."""
     with EmbeddedKafka(security="SSL") as kafka:
         topic = kafka.create_topic("hangs")
         config = ClientConfig.of({**kafka.client_config(), "socket.connection.setup.timeout.ms": 2000})
@@ -102,9 +102,9 @@ def test_a_broker_that_hangs_before_tls_is_given_up():
 
 
 def test_a_bootstrap_server_that_drops_packets_costs_a_second(embedded_kafka, monkeypatch):
-    """Another one is tried soon, though chance chooses the same one twice."""
+    """Another server is tried soon, even if chance chooses the same one twice."""
     with socket.create_server(("127.0.0.1", 0), backlog=0) as dead:
-        waiting = [socket.socket() for _ in range(4)]  # the kernel drops what comes behind them
+        waiting = [socket.socket() for _ in range(4)]  # the kernel drops what comes after them
         for each in waiting:
             each.setblocking(False)
             each.connect_ex(dead.getsockname())
@@ -126,7 +126,7 @@ def test_a_bootstrap_server_that_drops_packets_costs_a_second(embedded_kafka, mo
 def test_a_bootstrap_server_is_asked_where_two_brokers_are_not_at_their_addresses(
     embedded_kafka, unused_port
 ):
-    """All may have left them: where nothing refuses a connection, each broker would cost ten seconds."""
+    """All brokers may have moved: if no address refuses the connection, each would cost ten seconds."""
     with BrokerConnections(embedded_kafka.client_config()) as connections:
         cluster = connections._manager.cluster
         (broker,) = cluster._brokers.values()
@@ -136,7 +136,7 @@ def test_a_bootstrap_server_is_asked_where_two_brokers_are_not_at_their_addresse
 
 
 def test_bootstrap_servers_of_two_clusters_are_named(embedded_kafka):
-    """The driver's two clients have met another one each: nobody is fenced."""
+    """The driver's two clients have connected to different clusters: no fence is attempted."""
     pipeline = Pipeline(embedded_kafka)
     with ControlPlane(pipeline.spec) as control:
         control.link.ask(BrokerConnections.brokers)
@@ -146,7 +146,7 @@ def test_bootstrap_servers_of_two_clusters_are_named(embedded_kafka):
 
 
 def test_any_name_that_brokers_take_logs_in_by_scram():
-    """Both clients: the exchange separates its parts by commas and equals signs."""
+    """In both clients: SCRAM separates the parts of its messages by commas and equals signs."""
     with EmbeddedKafka(security="SASL_PLAINTEXT") as kafka:
         config = ClientConfig.of(kafka.user("team=a"))
         with BrokerConnections(config) as connections:

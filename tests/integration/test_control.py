@@ -1,4 +1,4 @@
-"""Control requests on real brokers: adding partitions, ending by identity, and what brokers say about it."""
+"""Control requests to real brokers: adding partitions, ending by identity, and the brokers' answers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def state_of(connections, identity):
 
 
 def test_added_partitions_are_in_the_transaction(connections, kafka_topic):
-    """All of them by one request; a repetition changes nothing; none is no request at all."""
+    """One request adds all; repeating it changes nothing; without partitions no request is sent."""
     topic = kafka_topic("added", partitions=3)
     every = {partition(topic, n) for n in range(3)}
     identity = take_epoch(connections, topic)
@@ -57,7 +57,7 @@ def test_added_partitions_are_in_the_transaction(connections, kafka_topic):
 
 
 def test_an_old_epoch_may_not_add(connections, kafka_topic):
-    """A newer attempt exists."""
+    """A newer attempt exists, so the request is fenced."""
     where = partition(kafka_topic("added-late"))
     old = take_epoch(connections, "added-late")
     take_epoch(connections, "added-late")
@@ -66,7 +66,7 @@ def test_an_old_epoch_may_not_add(connections, kafka_topic):
 
 
 def test_an_unknown_topic_cannot_be_added(connections):
-    """The coordinator does not know it: retried in case it is new, then an error that says so."""
+    """The coordinator does not know the topic: retried in case it is new, then an error names it."""
     identity = take_epoch(connections, "nowhere")
     with pytest.raises(BrokersUnavailable, match="UNKNOWN_TOPIC_OR_PARTITION"):
         add_partitions_to_txn(connections, identity, [partition("no-such-topic")], timeout=0.5)
@@ -91,7 +91,7 @@ def test_nothing_open_is_told_apart(connections):
 
 
 def test_an_abort_after_the_commit_changes_nothing(connections, kafka_topic):
-    """NOT_OPEN: it had committed, and stays so."""
+    """NOT_OPEN: it was committed, and stays committed."""
     where = partition(kafka_topic("committed"))
     identity = open_transaction(connections, "committed", [where])
     (receipt,) = send_partitions(connections, identity, {where: sealed(texts("a", 30))})
@@ -103,7 +103,7 @@ def test_an_abort_after_the_commit_changes_nothing(connections, kafka_topic):
 
 
 def test_a_commit_after_our_abort_is_refused(connections, kafka_topic):
-    """NOT_OPEN: a commit that was delayed on the way cannot revive an aborted transaction."""
+    """NOT_OPEN: a commit that was delayed in the network cannot revive an aborted transaction."""
     where = partition(kafka_topic("delayed"))
     identity = open_transaction(connections, "delayed", [where])
     (receipt,) = send_partitions(connections, identity, {where: sealed(texts("a", 30))})
@@ -128,14 +128,14 @@ def test_a_fenced_attempt_cannot_end_the_live_one(connections, kafka_topic):
 
 
 def test_another_producer_id_is_fenced(connections):
-    """An id that the transactional id does not have (any more)."""
+    """The transactional id does not have this producer id, or no longer has it."""
     identity = take_epoch(connections, "other-id")
     stranger = ProducerIdentity("other-id", identity.producer_id + 999, 0)
     assert end_txn(connections, stranger, commit=False) is EndTxnAnswer.FENCED
 
 
 def test_an_unknown_transactional_id_has_no_description(connections):
-    """None, unlike one that is known."""
+    """None for an unknown id, a description for a known one."""
     identity = take_epoch(connections, "known-id")
     assert describe_transaction(connections, "unknown-id") is None
     known = describe_transaction(connections, "known-id")
@@ -143,7 +143,7 @@ def test_an_unknown_transactional_id_has_no_description(connections):
 
 
 def test_producers_are_described_per_partition(connections, kafka_topic):
-    """Last sequence, open transaction's start, and nothing where nothing was written."""
+    """Last sequence and start of the open transaction; nothing for an unwritten partition."""
     topic = kafka_topic("described", partitions=3)
     every = [partition(topic, n) for n in range(3)]
     support.transaction(connections, every[0], texts("before", 5), transactional_id="described-before")
@@ -163,14 +163,14 @@ def test_producers_are_described_per_partition(connections, kafka_topic):
 
 
 def test_a_cluster_that_is_down_is_named(unused_port):
-    """The servers and the reason; within the time asked for."""
+    """The error has the servers and the reason, within the given time."""
     servers = f"127.0.0.1:{unused_port}"
     with pytest.raises(BrokersUnavailable, match=rf"{servers} within 1 s .*refused.*bootstrap\.servers"):
         BrokerConnections({"bootstrap.servers": servers}, bootstrap_timeout=1.0)
 
 
 def test_a_cluster_that_is_down_is_in_the_log_before_the_time_is_over(unused_port, monkeypatch, caplog):
-    """Once, with servers and reason: a task that waits a minute in silence looks as if it hung."""
+    """Once, with servers and reason: a task that waits silently for a minute seems to hang."""
     monkeypatch.setattr(backoff, "SILENT_SECONDS", 0.5)
     servers = f"127.0.0.1:{unused_port}"
     with pytest.raises(BrokersUnavailable):
@@ -180,7 +180,7 @@ def test_a_cluster_that_is_down_is_in_the_log_before_the_time_is_over(unused_por
 
 
 def test_credentials_on_a_listener_that_takes_none_are_refused_at_once(embedded_kafka):
-    """No waiting mends it: the error names the two ways on."""
+    """Waiting does not help: the error names both remedies."""
     login = {"sasl.mechanism": "PLAIN", "sasl.username": "a", "sasl.password": "b"}
     config = {
         "bootstrap.servers": embedded_kafka.bootstrap_servers,
@@ -194,7 +194,7 @@ def test_credentials_on_a_listener_that_takes_none_are_refused_at_once(embedded_
 
 
 def test_permissions_and_credentials_are_named(caplog):
-    """What is missing is said: Write on a topic, the transactional id, or the right password."""
+    """The error names what is missing: Write on a topic, the transactional id, or the right password."""
     with EmbeddedKafka(security="SASL_PLAINTEXT", acls=True) as kafka:
         where = partition(kafka.create_topic("private"))
         user = kafka.user("nobody")
@@ -206,7 +206,7 @@ def test_permissions_and_credentials_are_named(caplog):
         with BrokerConnections(kafka.client_config()) as admin:
             identity = open_transaction(admin, "private-id", [where])
         batches = {where: sealed(texts("a", 3))}
-        # Who may not describe the topic asks no broker to append.
+        # A client that may not describe the topic sends no Produce.
         kafka.grant("nobody", "DESCRIBE", topic="private")
         with BrokerConnections(user) as connections:
             with pytest.raises(AuthorizationFailed, match="Write and Describe on the transactional id"):
@@ -222,7 +222,7 @@ def test_permissions_and_credentials_are_named(caplog):
 
 
 def test_a_certificate_of_a_stranger_is_refused():
-    """An authority that did not sign the broker's certificate: a configuration error, at once."""
+    """The authority has not signed the broker's certificate: a configuration error, at once."""
     with EmbeddedKafka(security="SSL") as kafka:
         trusting = {k: v for k, v in kafka.client_config().items() if not k.startswith("ssl.ca")}
         with pytest.raises(ConfigurationError, match=r"certificate verify failed.*ssl\.ca\.location"):

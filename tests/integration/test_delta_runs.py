@@ -1,4 +1,4 @@
-"""Runs whose sink is a Delta Lake table, on a real broker: what depends on how such a table is published."""
+"""Runs whose sink is a Delta Lake table, on a real broker: what is specific to publishing to Delta."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.integration.test_table_runs import (
     STATES,
     Died,
     die_at,
-    # Runs here too, with the pipeline of this module.
+    # These run here, too, with the pipeline of this module.
     test_a_reprocessing_without_rows_takes_out_what_the_run_wrote,  # noqa: F401
     test_a_table_made_again_is_refused_until_the_intent_is_taken_back,  # noqa: F401
     test_a_zombie_of_a_replacement_changes_nothing,  # noqa: F401
@@ -28,7 +28,7 @@ from tests.support.tables import SCHEMA, LocalTablePlane
 
 
 class DeltaPipeline(Pipeline):
-    """A pipeline that appends to a table of its own."""
+    """A pipeline that appends to its own table."""
 
     def __init__(self, kafka, folder):
         super().__init__(kafka)
@@ -42,7 +42,7 @@ class DeltaPipeline(Pipeline):
         return self.lake.values("value")
 
     def raise_format(self):
-        """Give the table a feature that runs do not write."""
+        """Enable a table feature that runs do not support."""
         self.lake.table.alter.add_feature(TableFeatures.RowTracking, allow_protocol_versions_increase=True)
 
     def renamed(self, sink):
@@ -59,7 +59,7 @@ def pipeline(embedded_kafka, tmp_path):
 
 
 def test_rows_and_record_belong_together(pipeline):
-    """The ledger has the run with the version of the table, whose history has the run's key and ranges."""
+    """The ledger's record has the table's version, and the table's history has the run's key and ranges."""
     pipeline.publish(["a", "b", "c"], partition=0)
     pipeline.publish(["d"], partition=1)
     record = pipeline.run()
@@ -78,7 +78,7 @@ def test_rows_and_record_belong_together(pipeline):
 
 
 def test_whoever_comes_after_a_death_at_any_state_leaves_each_record_once(pipeline):
-    """A retry of the run, then the same by the next run of the cursor; one pipeline goes through them all."""
+    """The run is retried, or followed by the next run of its cursor; one pipeline goes through all states."""
     expected = []
     for number, (state, is_retry) in enumerate((state, retry) for state in STATES for retry in (True, False)):
         pipeline.publish([f"a{number:02}"])
@@ -92,7 +92,7 @@ def test_whoever_comes_after_a_death_at_any_state_leaves_each_record_once(pipeli
 
 
 def test_a_retry_adopts_what_the_table_has_after_its_log_was_cleaned_up(pipeline):
-    """The rows were compacted and the history is gone; the record has the version that they came with."""
+    """The rows were compacted and the history is gone; the record has the version that added them."""
     pipeline.publish(["a", "b"])
     with pytest.raises(Died):
         pipeline.run("r1", on_state=die_at(State.PUBLISHED))

@@ -12,7 +12,7 @@ from tests.support.table_processes import arrow_columns, frame_process, records,
 
 @pytest.mark.parametrize("process", [frame_process, arrow_columns], ids=["frame", "arrow"])
 def test_tasks_write_what_the_process_returns(broker, spark, tmp_path, process):
-    """Into the partitions of the table, in its columns and types, each record once."""
+    """Into the table's partitions, with its columns and types, each record once."""
     lake = DeltaLake(tmp_path, COLUMNS, partition_by=["partition"])
     source = broker.topic("src", 2)
     broker.produce(source, records(500))

@@ -1,4 +1,4 @@
-"""The functions of the documents that are in no file, run as a reader would who pastes them."""
+"""Functions in the documentation that are in no file, run as a reader would who pastes them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SPEC, TRIAL, PLUGIN, ARROW, FRAMED, TOKEN, MAIN = FUNCTIONS
 def pasted(key: str, **names: Any) -> dict[str, Any]:
     """Return what a block defines.
 
-    :param names: what the reader has before it.
+    :param names: what the reader has defined before it.
     """
     made = {"__name__": "pasted", **names}
     exec(compile(blocks()[key], key, "exec"), made)
@@ -51,7 +51,7 @@ def test_a_trial_and_the_fixtures_of_the_pytest_plugin(spark):
 
 
 def test_the_fixtures_that_the_example_uses_exist(embedded_kafka, kafka_topic):
-    """With the parameters of the example."""
+    """With the parameters that the example uses."""
     assert embedded_kafka.bootstrap_servers
     assert kafka_topic("orders", partitions=4)
 
@@ -64,7 +64,7 @@ def test_arrow_batches_inside_a_dataframe(spark):
 
 
 def test_a_schema_number_in_front_of_the_value(spark):
-    """Records of one schema pass, with the same five bytes in front."""
+    """Records of one schema keep the five bytes in front of their values."""
     process = pasted(FRAMED)["process"]
     records = [SourceRecord(b"\0\0\0\1\2body", key=b"k"), SourceRecord(b"\0\0\0\0\7other")]
     written = try_process(lambda df: process(df, "", 258), records, spark=spark, sink_topic="out")
@@ -72,7 +72,7 @@ def test_a_schema_number_in_front_of_the_value(spark):
 
 
 def test_customers_as_rows(spark):
-    """A tombstone is no row."""
+    """A tombstone is not a row."""
     value = json.dumps({"id": 7, "name": "Ann", "since": "2026-01-02T03:04:05Z"}).encode()
     rows = spark.createDataFrame([(value,), (None,)], "value binary")
     (row,) = customers(rows).collect()
@@ -80,7 +80,7 @@ def test_customers_as_rows(spark):
 
 
 def test_a_token_of_msk(monkeypatch):
-    """The library gives milliseconds, the client takes seconds."""
+    """The library returns milliseconds, the client expects seconds."""
     signer = ModuleType("aws_msk_iam_sasl_signer")
     signer.MSKAuthTokenProvider = type(  # type: ignore[attr-defined]
         "MSKAuthTokenProvider",

@@ -1,4 +1,4 @@
-"""Embedded Kafka: real brokers that a test can create, break and always gets rid of."""
+"""Embedded Kafka: real brokers that a test can create and break, and that always go away."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def produce(kafka, topic, count, **settings):
 
 
 def processes_of(home):
-    """Every process that has the folder in an argument, whatever it is."""
+    """Return every process that has the folder in an argument."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -66,7 +66,7 @@ def processes_of(home):
 
 
 def is_running(pid):
-    """Whether a process exists and is not merely waiting for the system to collect its exit code."""
+    """Whether a process exists and is not a zombie that waits for its parent."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
     except OSError:
@@ -88,7 +88,7 @@ def test_a_created_topic_can_be_written_and_read_at_once(kafka):
 
 
 def test_the_leaders_of_a_created_topic_serve_it(kafka):
-    """A broker lists a topic some milliseconds before it leads it: no first request is refused."""
+    """A broker lists a topic some milliseconds before it leads it: the first requests still succeed."""
     codes = Counter()
     with BrokerConnections(kafka.client_config()) as connections:
         for number in range(30):
@@ -147,7 +147,7 @@ def test_an_unknown_topic_is_not_created_by_asking_for_it(kafka):
         read_topic(kafka.client_config(), "misspelt")
 
     errors = []
-    client = producer(kafka, **{"message.timeout.ms": 3000})  # time for a broker that would create it
+    client = producer(kafka, **{"message.timeout.ms": 3000})  # time enough for a broker to create it
     client.produce("misspelt", value=b"x", on_delivery=lambda error, _message: errors.append(error))
     assert client.flush(30) == 0
     assert [error is not None for error in errors] == [True]
@@ -208,7 +208,7 @@ def test_isolation_levels_see_what_they_should(kafka):
 
 
 def test_reading_joins_no_group(kafka):
-    """The reader leaves no consumer group behind that a run would find non-empty."""
+    """The reader creates no consumer group that a run would find non-empty."""
     kafka.create_topic("groupless")
     produce(kafka, "groupless", 3)
 
@@ -253,7 +253,7 @@ def test_the_transaction_version_is_the_newest_of_the_release(version, expected)
 
 @pytest.mark.chaos
 def test_a_killed_broker_loses_no_acknowledged_record(three):
-    """With a broker killed the two others serve everything that was acknowledged, then it joins again."""
+    """While a broker is dead the two others serve everything that was acknowledged, then it joins again."""
     three.create_topic("killed", partitions=6)
     produce(three, "killed", 3000, acks="all")
     victim = three.brokers[0]
@@ -272,7 +272,7 @@ def test_a_killed_broker_loses_no_acknowledged_record(three):
 
 
 def test_a_paused_broker_answers_nothing_and_goes_on_after_resume(kafka):
-    """pause() freezes the process with its connections open; resume() lets the pending request end."""
+    """pause() freezes the process with its connections open; after resume() the pending request completes."""
     kafka.create_topic("paused")
     broker = kafka.brokers[0]
     client = producer(kafka, **{"linger.ms": 0})
@@ -326,7 +326,7 @@ def test_a_full_outage_is_survived(three):
 
 
 def test_a_block_that_fails_shows_what_its_brokers_said(caplog):
-    """Their logs are gone with them."""
+    """Their log files are deleted with them, so the block logs them."""
     one = EmbeddedKafka()
     with pytest.raises(UnknownTopic), one:
         count_records(one.bootstrap_servers, "nowhere")
@@ -344,7 +344,7 @@ def test_a_running_broker_is_not_started_twice(kafka):
 
 
 def test_a_broker_that_cannot_start_shows_its_log_and_leaves_nothing(monkeypatch, tmp_path):
-    """The error holds the broker's own complaint; processes and files are gone."""
+    """The error has the broker's own message; processes and files are gone."""
     monkeypatch.setattr(cluster.tempfile, "gettempdir", lambda: str(tmp_path))
 
     with pytest.raises(EmbeddedKafkaError, match=r"(?s)end of .*num\.io\.threads"):
@@ -356,7 +356,7 @@ def test_a_broker_that_cannot_start_shows_its_log_and_leaves_nothing(monkeypatch
 
 @pytest.mark.chaos
 def test_a_port_taken_in_the_meantime_is_replaced(monkeypatch):
-    """Another process that binds a chosen port first costs a second try, not the test."""
+    """If another process binds a chosen port first, a second try follows; the test succeeds."""
     choose = cluster.free_ports
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -370,7 +370,7 @@ def test_a_port_taken_in_the_meantime_is_replaced(monkeypatch):
 
 
 def test_a_port_of_ones_own_that_is_taken_is_not_replaced():
-    """Whoever names a port gets it, or is told."""
+    """A port that the caller names is used, or an error says that it is taken."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         number = taken.getsockname()[1]
@@ -379,7 +379,7 @@ def test_a_port_of_ones_own_that_is_taken_is_not_replaced():
 
 
 def test_the_callers_settings_reach_the_broker(monkeypatch):
-    """broker_config wins over the defaults. A broker starts in Turkish, too, which has a capital dotted I."""
+    """broker_config overrides the defaults. A broker starts in Turkish, too, which has a capital dotted I."""
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-Duser.language=tr")
     with EmbeddedKafka(broker_config={"num.partitions": 7}) as kafka:
         resource = ConfigResource(ResourceType.BROKER, "1")
@@ -390,11 +390,11 @@ def test_the_callers_settings_reach_the_broker(monkeypatch):
 
 @pytest.mark.chaos
 def test_the_second_cluster_of_a_machine_maps_the_classes_of_the_first(monkeypatch, tmp_path):
-    """An orderly end writes the archive that makes later starts cheap, and later starts use it."""
+    """A clean end writes the archive that makes later starts cheap, and later starts use it."""
     own = tmp_path / f"kafka-{cluster.DEFAULT_VERSION}"
     own.symlink_to(jars.fetch_jars(cluster.DEFAULT_VERSION))
     monkeypatch.setenv("AIRFLOW_EOS_CACHE", str(tmp_path))
-    # An end that takes longer writes no archive.
+    # If ending takes longer, no archive is written.
     monkeypatch.setattr(launch, "_ORDERLY_END", 200.0)
 
     with EmbeddedKafka():
@@ -411,7 +411,7 @@ def test_the_second_cluster_of_a_machine_maps_the_classes_of_the_first(monkeypat
 
 
 def test_the_with_block_leaves_no_process_and_no_file(monkeypatch, tmp_path):
-    """After the block nothing of the cluster exists, a paused broker included."""
+    """After the block nothing of the cluster exists, even if a broker was paused."""
     monkeypatch.setattr(cluster.tempfile, "gettempdir", lambda: str(tmp_path))
 
     with EmbeddedKafka() as kafka:
@@ -423,7 +423,7 @@ def test_the_with_block_leaves_no_process_and_no_file(monkeypatch, tmp_path):
 
 
 def test_the_with_block_cleans_up_without_its_watchdog_too(monkeypatch, tmp_path):
-    """Somebody who killed the watchdog has not switched off the ordinary end."""
+    """Killing the watchdog does not affect the normal clean-up."""
     monkeypatch.setattr(cluster.tempfile, "gettempdir", lambda: str(tmp_path))
 
     with EmbeddedKafka() as kafka:
@@ -465,7 +465,7 @@ time.sleep(600)
 
 @contextlib.contextmanager
 def running(folder, *command):
-    """A command whose temporary files go into a folder; killed if the test has not ended it."""
+    """A command whose temporary files are in a folder; killed if the test has not ended it."""
     environment = {**os.environ, "TMPDIR": str(folder)}
     with subprocess.Popen(
         [sys.executable, *command],
@@ -494,10 +494,10 @@ def test_a_sigkilled_test_process_leaves_no_broker_and_no_file(tmp_path):
 
 @pytest.mark.parametrize("seconds", [0.1, 0.4, 0.9, 1.5])
 def test_a_test_process_killed_while_brokers_start_leaves_nothing(tmp_path, seconds):
-    """At no moment of the start is there a process or a file that the watchdog does not find."""
+    """The watchdog finds every process and file, at any moment of the start."""
     with running(tmp_path, "-c", OWNER, "1", "starting") as owner:
         owner.stdout.readline()
-        time.sleep(seconds)  # the moment of death, not a wait for something
+        time.sleep(seconds)  # the time of death, not a wait
         owner.kill()
 
     # After 20 s the folder goes in any case, and a broker without its folder ends by itself.
@@ -514,7 +514,7 @@ def secured():
 
 
 def refused(config):
-    """The errors a client with this configuration meets within its first seconds; none if it gets in."""
+    """Return errors that a client with this configuration meets in its first seconds; empty if it gets in."""
     errors = []
     with contextlib.closing(
         Consumer({**config, **QUIET, "group.id": "x", "error_cb": errors.append})
@@ -596,7 +596,7 @@ def test_a_user_may_do_what_was_granted_and_nothing_else(secured):
 
 
 def test_a_prefixed_grant_covers_every_name_that_begins_with_it(secured):
-    """A transactional id below a granted prefix works, another one is refused."""
+    """A transactional id with the granted prefix works, another one is refused."""
     secured.grant("bob", "WRITE", "DESCRIBE", transactional_id="eos.", prefixed=True)
     bob = secured.user("bob")
 
@@ -623,7 +623,7 @@ def test_passwords_stand_in_no_log_and_no_repr(secured):
     [(3, "4.3.1", "SASL_PLAINTEXT"), (1, "4.3.1", "SSL"), (1, "3.9.2", "SASL_SSL")],
 )
 def test_every_protocol_serves_readers_and_writers(brokers, version, security):
-    """One and three brokers, both releases, each secured protocol: a record goes in and out."""
+    """One and three brokers, both releases, each secured protocol: a record is written and read."""
     with EmbeddedKafka(brokers, version, security) as kafka:
         assert kafka.client_config()["security.protocol"] == security
         kafka.create_topic("through", partitions=brokers)
@@ -639,7 +639,7 @@ def test_every_protocol_serves_readers_and_writers(brokers, version, security):
     ("signum", "port"), rest_in_chaos(1, [(signal.SIGTERM, True), (signal.SIGINT, False)])
 )
 def test_the_command_prints_its_address_and_ends_clean(tmp_path, signum, port):
-    """The first line is the bootstrap servers, at a port of one's own if one is named; a signal ends it."""
+    """The first line is the bootstrap servers, with the given port if there is one; a signal ends it."""
     command = ["-m", "airflow_eos_testing.kafka", "--topic", "orders:3", "--topic", "other"]
     chosen = str(cluster.free_ports(1)[0])
     command += ["--port", chosen] if port else []
@@ -659,7 +659,7 @@ def test_the_command_prints_its_address_and_ends_clean(tmp_path, signum, port):
 
 
 def test_the_command_says_why_it_ended_when_its_broker_dies(tmp_path):
-    """A broker that ends by itself ends the command with exit code 1 and the log."""
+    """If its broker ends, the command ends with exit code 1 and shows the log."""
     with running(tmp_path, "-m", "airflow_eos_testing.kafka") as process:
         process.stdout.readline()
         (home,) = tmp_path.iterdir()
@@ -716,7 +716,7 @@ def test_the_fixtures_share_a_broker_and_show_its_log_when_a_test_fails(tmp_path
 
 
 def test_archives_of_another_jvm_are_not_shared():
-    """The archive's name depends on the Java that runs; two Java versions do not fight over one file."""
+    """The archive's name depends on the Java that runs, so two Java versions use different files."""
     classpath = jars.broker_classpath(cluster.DEFAULT_VERSION)
 
     one = class_data.archive_path("kafka-4.3.1", Path("/java-17/bin/java"), classpath)

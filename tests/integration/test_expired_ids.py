@@ -1,4 +1,4 @@
-"""Brokers that forget transactional ids within minutes: a run that computes for longer is told why."""
+"""Brokers that forget transactional ids within minutes: a run that computes for longer gets a clear error."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def test_a_run_whose_id_was_forgotten_says_so(forgetful):
     with pytest.raises(RunFenced, match=rf"{name}.*transactional\.id\.expiration\.ms.*doctor"):
         pipeline.run(data=Slow)
     assert pipeline.output() == []
-    # A run that is quicker has no trouble.
+    # A faster run succeeds.
     assert pipeline.run(try_number=2).records_written == 1
 
 
 def test_doctor_warns_of_brokers_that_forget_ids_too_soon(forgetful):
-    """Nothing fails yet: short runs work."""
+    """A warning only: short runs work."""
     pipeline = Pipeline(forgetful)
     spec = pipeline.spec
     checks = {check.name: check for check in examine(DoctorOptions(spec.deployment))}

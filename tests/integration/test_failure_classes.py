@@ -1,4 +1,4 @@
-"""Failures are classed by what they are: whose they are, whether another try helps, and which record it was.
+"""Failures are classed by their cause: whose they are, whether a retry helps, and which record it was.
 
 Through the public API, on real brokers. Runs on a classic session here; :mod:`test_spark_connect` runs the
 same tests on Spark Connect.
@@ -79,7 +79,7 @@ def error_of(broker, spark, process, source, sink=None, **changes):
 
 @pytest.mark.parametrize("kind", ["frame", "arrow"])
 def test_executors_that_reach_another_cluster_read_nothing(broker, spark, monkeypatch, kind):
-    """Their host takes the brokers' name for others, whose records stand at the same offsets."""
+    """Their host resolves the brokers' name to other brokers, with records at the same offsets."""
     of_driver = property(lambda _: "the driver's", lambda *_: None)
     monkeypatch.setattr(LazyDataPlane, "cluster_id", of_driver, raising=False)
     process = arrow_process(lambda batch: batch) if kind == "arrow" else lambda df: df
@@ -89,7 +89,7 @@ def test_executors_that_reach_another_cluster_read_nothing(broker, spark, monkey
     assert not is_final(error)
 
 
-# -- words ------------------------------------------------------------------------------------------------
+# -- texts ------------------------------------------------------------------------------------------------
 
 WORDS = [
     "x\nCaused by: java.lang.OutOfMemoryError: y\n\tat a.B.c(B.java:1)",
@@ -103,7 +103,7 @@ WORDS = [
 
 @pytest.mark.parametrize("words", rest_in_chaos(1, WORDS))
 def test_what_a_function_says_is_not_taken_for_spark(broker, spark, fn, words):
-    """It is the function that failed, on that record."""
+    """The function failed, on that record, whatever its message says."""
     source = numbered(broker)
 
     def parse(value):
@@ -119,7 +119,7 @@ def test_what_a_function_says_is_not_taken_for_spark(broker, spark, fn, words):
 
 
 def test_a_record_that_the_function_quotes_is_shown_and_not_obeyed(broker, spark, fn, caplog):
-    """The task's log has all that Spark said of it."""
+    """The task's log has all of Spark's message."""
     caplog.set_level(logging.INFO, "airflow_eos")
     source = numbered(broker, b"\x1b[2J\xe2\x80\xaeover\rwritten")
 
@@ -140,7 +140,7 @@ def test_a_record_that_the_function_quotes_is_shown_and_not_obeyed(broker, spark
 
 @pytest.mark.parametrize("words", rest_in_chaos(1, [WORDS[1], WORDS[0], *WORDS[2:]]))
 def test_what_a_record_says_is_not_taken_for_spark(broker, spark, fn, words):
-    """A log line that tells of memory is cast to a number."""
+    """A log line that mentions memory is cast to a number."""
     source = numbered(broker, words.encode())
     error = error_of(
         broker,
@@ -176,7 +176,7 @@ def copied(df):
 
 
 def test_a_worker_that_dies_is_not_a_function_that_raised(broker, spark, fn):
-    """Spark's own word for it: another try may help."""
+    """Spark reports a lost worker: a retry may help."""
 
     def leave(_value):
         os._exit(3)
@@ -197,7 +197,7 @@ class Unreadable(Exception):
 
 
 class Panic(BaseException):
-    """As libraries written in Rust raise."""
+    """The kind of exception that libraries written in Rust raise."""
 
 
 def half_an_emoji():
@@ -261,7 +261,7 @@ def raising(batch):
 
 
 def test_every_record_on_which_the_function_raises_becomes_a_dead_letter(broker, spark):
-    """Whatever it raises; all others are processed."""
+    """Whatever the function raises; all other records are processed."""
     source, sink, dead = broker.topic("src"), broker.topic("out"), broker.topic("dead")
     given = [one for name in RAISES for one in (b"good", name)]
     broker.produce(source, ({"value": value} for value in given))
@@ -280,7 +280,7 @@ def test_every_record_on_which_the_function_raises_becomes_a_dead_letter(broker,
     "name", rest_in_chaos(2, [b"unreadable", b"panics", b"half_an_emoji", b"leaves", b"generator_exit"])
 )
 def test_without_dead_letters_the_record_is_named(broker, spark, name):
-    """Also where the exception has no text, or is no Exception."""
+    """Also if the exception has no text, or is not an Exception."""
     source = numbered(broker, name)
     error = error_of(broker, spark, raising, source)
     assert type(error) is ProcessFailed
@@ -295,7 +295,7 @@ def fails_on_bad(batch):
 
 
 def test_a_dead_letter_of_a_frame_function_is_cut_and_counted_as_any(broker, spark, fn):
-    """On every kind of session: its topic takes no more than 2,000 bytes."""
+    """On every kind of session: its topic accepts at most 2,000 bytes."""
     source, sink = numbered(broker, b"bad" + os.urandom(6000)), broker.topic("out")
     dead = broker.topic("dead", **{"max.message.bytes": "2000"})
 
@@ -319,7 +319,7 @@ def test_a_dead_letter_of_a_frame_function_is_cut_and_counted_as_any(broker, spa
 
 
 def test_a_dead_letter_that_its_topic_would_refuse_is_cut(broker, spark):
-    """It is too large by our headers, by its own, by itself, or of a time that the topic does not take."""
+    """Because of our headers, its own, its value, or a timestamp that the topic refuses."""
     source = broker.topic("src", **{"message.timestamp.after.max.ms": str(2**63 - 1)})
     sink, dead = broker.topic("out"), broker.topic("dead", **{"max.message.bytes": "2000"})
     noise = os.urandom(6000)
@@ -350,7 +350,7 @@ def test_a_dead_letter_that_its_topic_would_refuse_is_cut(broker, spark):
 
 
 def test_a_dead_letter_without_a_key_gets_one_where_its_topic_is_compacted(broker, spark):
-    """Its brokers take no record without a key; one that has a key keeps it."""
+    """Brokers refuse a record without a key there; a record that has one keeps it."""
     source = broker.topic("src")
     sink, dead = broker.topic("out"), broker.topic("dead", **{"cleanup.policy": "compact"})
     broker.produce(source, [{"value": b"bad"}, {"key": b"k", "value": b"bad"}, {"value": b"good"}])
@@ -363,7 +363,7 @@ def test_a_dead_letter_without_a_key_gets_one_where_its_topic_is_compacted(broke
 
 
 def test_above_max_dead_letters_the_first_error_and_its_place_are_said_once(broker, spark):
-    """Counted over tasks: none of them has too many by itself."""
+    """Counted over all tasks: no single task has too many."""
     source, dead = broker.topic("src", 3), broker.topic("dead")
     broker.produce(source, ({"value": b"bad", "partition": p} for p in range(3)))
     error = error_of(broker, spark, fails_on_bad, source, dead_letter_topic=dead, max_dead_letters=1)
@@ -404,7 +404,7 @@ def check_refused(error, source, caplog, sends):
 def test_a_record_without_a_key_for_a_compacted_sink_is_refused_before_it_is_sent(
     broker, spark, process, policy, caplog
 ):
-    """The setting and the record are named; another try would meet the same."""
+    """The error names setting and record: a retry would have the same result."""
     source, sink = broker.topic("src"), broker.topic("out", **{"cleanup.policy": policy})
     broker.produce(source, ({"key": None if i == BAD else b"k", "value": b"v"} for i in range(10)))
     error = error_of(broker, spark, process, source, sink)
@@ -421,7 +421,7 @@ def test_a_record_without_a_key_for_a_compacted_sink_is_refused_before_it_is_sen
 def test_a_timestamp_far_beyond_the_sinks_limits_is_refused_before_it_is_sent(
     broker, spark, process, limits, off, caplog
 ):
-    """By the limits that the topic has, also by default."""
+    """By the topic's limits, also the default ones."""
     source = broker.topic("src", **{"message.timestamp.after.max.ms": str(2**63 - 1), "retention.ms": "-1"})
     sink = broker.topic("out", **limits)
     broker.produce(
@@ -434,7 +434,7 @@ def test_a_timestamp_far_beyond_the_sinks_limits_is_refused_before_it_is_sent(
 
 @BOTH
 def test_what_only_the_broker_can_tell_is_sent_once(broker, spark, process, caplog):
-    """A little beyond the limit: its clock decides. The refused record is named by key and time."""
+    """Just beyond the limit, the broker's clock decides. The error names the record's key and timestamp."""
     source = broker.topic("src", **{"message.timestamp.after.max.ms": str(2**63 - 1)})
     broker.produce(
         source,
@@ -448,7 +448,7 @@ def test_what_only_the_broker_can_tell_is_sent_once(broker, spark, process, capl
 
 @BOTH
 def test_a_record_that_is_too_large_for_the_sink_is_named(broker, spark, process, caplog):
-    """Compressed, as the topic counts it."""
+    """Compressed, since the topic counts compressed bytes."""
     source, sink = numbered(broker, os.urandom(5000)), broker.topic("out", **{"max.message.bytes": "2000"})
     error = error_of(broker, spark, process, source, sink)
     assert type(error) is RecordTooLarge
@@ -456,7 +456,7 @@ def test_a_record_that_is_too_large_for_the_sink_is_named(broker, spark, process
 
 
 def test_a_record_that_only_the_topics_codec_makes_too_large_names_that_setting(broker, spark):
-    """The broker compresses it again; a run in the same codec sees it before, and names the record."""
+    """The broker recompresses it; a run with the same codec detects that before, and names the record."""
     source, sink = broker.topic("src"), broker.topic("out", **{"compression.type": "gzip"})
     broker.produce(source, [{"value": os.urandom(70_000)}])
 
@@ -472,7 +472,7 @@ def test_a_record_that_only_the_topics_codec_makes_too_large_names_that_setting(
 
 
 def test_a_record_without_a_timestamp_is_taken_whatever_the_limits(broker, spark, fn):
-    """The counter-test: -1 is Kafka's word for none."""
+    """Counter-test: -1 means that a record has no timestamp."""
     sink = broker.topic("out", **{"message.timestamp.before.max.ms": str(HOUR)})
     spec = spec_of(broker, numbered(broker), sink)
     read_process_write(
@@ -482,7 +482,7 @@ def test_a_record_without_a_timestamp_is_taken_whatever_the_limits(broker, spark
 
 
 def test_a_sink_that_sets_its_own_time_takes_any_timestamp(broker, spark):
-    """The counter-test: LogAppendTime."""
+    """Counter-test: LogAppendTime."""
     source = broker.topic("src", **{"message.timestamp.after.max.ms": str(2**63 - 1)})
     sink = broker.topic("out", **{"message.timestamp.type": "LogAppendTime"})
     broker.produce(source, [{"key": b"k", "value": b"v", "timestamp": NOW + DAY}])
@@ -490,10 +490,10 @@ def test_a_sink_that_sets_its_own_time_takes_any_timestamp(broker, spark):
     assert values(broker, sink) == [b"v"]
 
 
-# -- times that few types hold ----------------------------------------------------------------------------
+# -- timestamps that few types can hold -------------------------------------------------------------------
 
 FAR = [253_402_300_800_000, (2**63 - 1) // 1000]
-"""The year 10000, which Python's datetime does not hold, and the last millisecond that Spark's type does."""
+"""The year 10000, too late for Python's datetime, and the last millisecond of Spark's type."""
 NO_LIMIT = {"message.timestamp.after.max.ms": str(2**63 - 1), "retention.ms": "-1"}
 
 
@@ -507,7 +507,7 @@ def timed(broker, *timestamps):
 
 @BOTH
 def test_a_time_that_only_kafka_and_spark_hold_is_passed_on(broker, spark, process):
-    """As it came, though no Python object can be made of it."""
+    """Unchanged, although Python's datetime cannot represent it."""
     sink = broker.topic("out", **NO_LIMIT)
     read_process_write(spark, spec_of(broker, timed(broker, NOW, *FAR), sink), process)
     assert [one.timestamp for one in read_topic(broker.bootstrap, sink)] == [NOW, *FAR]
@@ -522,7 +522,7 @@ def as_texts(batch):
 @pytest.mark.parametrize("far", FAR, ids=["year 10000", "last of Spark"])
 @pytest.mark.parametrize("way", ["frame", "arrow"])
 def test_a_time_that_a_function_cannot_hold_is_named_by_its_place(broker, spark, fn, way, far):
-    """A Python function gets datetimes: its failure names the record that has none."""
+    """A Python function gets datetimes: the error names the record whose time has none."""
     text = fn.udf(lambda moment: f"{moment}", "string")
     process = as_texts if way == "arrow" else lambda df: df.select(text("timestamp").alias("value"))
     source = timed(broker, NOW, far)
@@ -570,7 +570,7 @@ def raising_airflows(name, where):
     ),
 )
 def test_what_process_asks_of_airflow_reaches_it_and_nothing_is_committed(broker, spark, name, where):
-    """Also from an executor, where only the class is known, and where bad records are dead letters."""
+    """Also from an executor, which reports only the class, and if bad records are dead letters."""
     source, sink, dead = numbered(broker), broker.topic("out"), broker.topic("dead")
     spec = spec_of(broker, source, sink, dead_letter_topic=dead)
     with pytest.raises(ProcessFailed) as caught:
@@ -586,7 +586,7 @@ def test_what_process_asks_of_airflow_reaches_it_and_nothing_is_committed(broker
 
 @pytest.mark.parametrize("name", ["TaskDeferred", "AirflowTaskTerminated"])
 def test_what_ends_a_task_from_outside_passes_and_nothing_is_committed(broker, spark, name):
-    """It is no Exception: nothing of ours takes it for a failure."""
+    """It is not an Exception: our code does not treat it as a failure."""
     from airflow.sdk import exceptions  # noqa: TID251 - names of the present Airflow
 
     source, sink = numbered(broker), broker.topic("out")
@@ -604,7 +604,7 @@ def test_what_ends_a_task_from_outside_passes_and_nothing_is_committed(broker, s
 
 @pytest.mark.parametrize("kind", [SystemExit, GeneratorExit])
 def test_a_function_that_ends_its_program_has_failed(broker, spark, kind):
-    """On the driver as in a task: an application that ends with code 0 looks like one that committed."""
+    """On the driver as in a task: an application that ends with code 0 would look like a success."""
 
     def process(_df):
         raise kind(0)
@@ -614,7 +614,7 @@ def test_a_function_that_ends_its_program_has_failed(broker, spark, kind):
     assert f"nothing was written: {kind.__name__}: 0 ({__file__}, line" in str(error)
 
 
-# -- other slips ------------------------------------------------------------------------------------------
+# -- other mistakes ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -623,7 +623,7 @@ def test_a_function_that_ends_its_program_has_failed(broker, spark, kind):
     ids=["pandas", "pyarrow"],
 )
 def test_local_data_that_is_returned_is_called_by_its_full_name(broker, spark, collect, kind):
-    """Two libraries have a DataFrame; the way is said."""
+    """Two libraries have a DataFrame; the error says how to convert it."""
     with pytest.raises(
         ProcessFailed, match=rf"process returned a {kind}; it must return a Spark.*@arrow_process"
     ):
@@ -631,7 +631,7 @@ def test_local_data_that_is_returned_is_called_by_its_full_name(broker, spark, c
 
 
 def test_a_search_that_is_cut_does_not_read_like_a_finding(broker, spark, fn, monkeypatch):
-    """The function takes longer than the search may."""
+    """The function takes longer than the search is allowed to."""
     monkeypatch.setattr("airflow_eos.spark.failure_search.SEARCH_SECONDS", 4.0)
     source = numbered(broker)
 

@@ -1,4 +1,4 @@
-"""The proxy meets exactly the requests it was told to, and clients stay behind it."""
+"""The proxy applies faults to exactly the given requests, and clients stay behind it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def proxy(embedded_kafka):
 
 
 def produce(proxy, topic, count=20, **config):
-    # One batch, which leaves with the flush: a second one could overtake a first one that is refused.
+    # One batch, sent by the flush: a second one could overtake a first one that is refused.
     settings = {"log_level": 2, "linger.ms": 60_000, **config}
     producer = Producer({"bootstrap.servers": proxy.bootstrap_servers, **settings})
     for number in range(count):
@@ -39,7 +39,7 @@ def values(kafka, topic):
 
 
 def test_clients_never_learn_the_brokers_own_addresses(proxy, embedded_kafka):
-    """Metadata names the proxy: every request of the client comes by."""
+    """Metadata names the proxy: every request of the client goes through it."""
     metadata = AdminClient({"bootstrap.servers": proxy.bootstrap_servers}).list_topics(timeout=30)
     ports = {f"{broker.host}:{broker.port}" for broker in metadata.brokers.values()}
     assert ports == set(proxy.bootstrap_servers.split(","))
@@ -47,7 +47,7 @@ def test_clients_never_learn_the_brokers_own_addresses(proxy, embedded_kafka):
 
 
 def test_a_lost_response_was_carried_out(proxy, embedded_kafka, kafka_topic):
-    """The broker has appended; an idempotent client sends again, and the log holds each record once."""
+    """The broker has appended the batch; an idempotent client retries it; the log has each record once."""
     topic = kafka_topic("lost")
     lost = proxy.lose_response("Produce")
     produce(proxy, topic, **{"enable.idempotence": True})
@@ -57,7 +57,7 @@ def test_a_lost_response_was_carried_out(proxy, embedded_kafka, kafka_topic):
 
 
 def test_without_idempotence_a_lost_response_duplicates(proxy, embedded_kafka, kafka_topic):
-    """The proxy's answer is really lost: the same fault, and the log holds records twice."""
+    """The answer is really lost: with the same fault, the log has records twice."""
     topic = kafka_topic("lost")
     proxy.lose_response("Produce")
     produce(proxy, topic)
@@ -65,7 +65,7 @@ def test_without_idempotence_a_lost_response_duplicates(proxy, embedded_kafka, k
 
 
 def test_a_cut_request_never_arrived(proxy, embedded_kafka, kafka_topic):
-    """The connection goes before the broker sees the request: nothing is there twice."""
+    """The connection closes before the broker gets the request: no record is duplicated."""
     topic = kafka_topic("cut")
     cut = proxy.cut("Produce", times=2)
     produce(proxy, topic)
@@ -74,7 +74,7 @@ def test_a_cut_request_never_arrived(proxy, embedded_kafka, kafka_topic):
 
 
 def test_a_held_request_arrives_when_it_is_released(proxy, embedded_kafka, kafka_topic):
-    """Nothing reaches the broker before."""
+    """The broker does not get it before."""
     topic = kafka_topic("held")
     held = proxy.hold("Produce", containing=topic)
     producer = Producer({"bootstrap.servers": proxy.bootstrap_servers})
@@ -88,7 +88,7 @@ def test_a_held_request_arrives_when_it_is_released(proxy, embedded_kafka, kafka
 
 
 def test_a_delayed_request_arrives_later_though_its_client_is_gone(proxy, embedded_kafka, kafka_topic):
-    """As on a network: what was sent may arrive after the sender died."""
+    """As in a network: a request may arrive after its sender has died."""
     topic = kafka_topic("late")
     delayed = proxy.hold("Produce", containing=topic)
     producer = Producer({"bootstrap.servers": proxy.bootstrap_servers, "log_level": 2})
@@ -103,7 +103,7 @@ def test_a_delayed_request_arrives_later_though_its_client_is_gone(proxy, embedd
 
 
 def test_a_delay_ends_by_itself(proxy, embedded_kafka, kafka_topic):
-    """The request goes on when its time is over, not before."""
+    """The request is forwarded when its time is over, not before."""
     topic = kafka_topic("delayed")
     delayed = proxy.delay("Produce", 0.5, containing=topic)
     began = time.monotonic()
@@ -123,7 +123,7 @@ def test_a_refused_request_is_answered_by_the_proxy(proxy, embedded_kafka, kafka
 
 
 def test_answers_keep_the_order_of_their_requests(proxy, embedded_kafka, kafka_topic):
-    """A refusal waits its turn behind an answer that is held: until then the client sends nothing again."""
+    """A refusal waits for its turn behind a held answer: until then the client does not retry."""
     topic = kafka_topic("turns")
     held = proxy.hold("Produce", response=True)
     refused = proxy.refuse("Produce", error_code=19)
@@ -131,7 +131,7 @@ def test_answers_keep_the_order_of_their_requests(proxy, embedded_kafka, kafka_t
     for number, met in enumerate((held, refused)):
         producer.produce(topic, value=f"{number}", partition=0)
         met.wait()
-    time.sleep(0.5)  # a refusal that went ahead would have been retried by now
+    time.sleep(0.5)  # an earlier refusal would have been retried by now
     assert values(embedded_kafka, topic) == [0]
     held.release()
     assert producer.flush(30) == 0
@@ -139,10 +139,10 @@ def test_answers_keep_the_order_of_their_requests(proxy, embedded_kafka, kafka_t
 
 
 def test_a_connection_that_fell_silent_answers_nothing_more(proxy, kafka_topic):
-    """Neither the broker's answers nor the proxy's own."""
+    """Neither the broker's answers nor the proxy's own arrive."""
     topic = kafka_topic("silent")
     silenced = proxy.lose_response("Produce", silent=True)
-    refused = proxy.refuse("Produce", error_code=10)  # MESSAGE_TOO_LARGE: who hears of it gives up
+    refused = proxy.refuse("Produce", error_code=10)  # MESSAGE_TOO_LARGE, which clients do not retry
     told = []
     producer = Producer({"bootstrap.servers": proxy.bootstrap_servers, "linger.ms": 0, "log_level": 2})
     for number, met in enumerate((silenced, refused)):
@@ -154,7 +154,7 @@ def test_a_connection_that_fell_silent_answers_nothing_more(proxy, kafka_topic):
 
 
 def test_only_requests_that_hold_the_text_meet_the_fault(proxy, embedded_kafka, kafka_topic):
-    """A fault for one topic leaves the other alone, and waits until it is cancelled."""
+    """A fault for one topic does not affect the other, and stays until it is cancelled."""
     one, other = kafka_topic("one"), kafka_topic("other")
     fault = proxy.cut("Produce", times=None, containing=one)
     produce(proxy, other)
@@ -167,7 +167,7 @@ def test_only_requests_that_hold_the_text_meet_the_fault(proxy, embedded_kafka, 
 
 
 def test_what_the_proxy_cannot_do_is_refused(proxy):
-    """A misspelt API would never meet its request."""
+    """A misspelt API would never match a request."""
     with pytest.raises(ConfigurationError, match="'Prodcue'"):
         proxy.cut("Prodcue")
     with pytest.raises(ConfigurationError, match="Produce requests only"):
@@ -178,7 +178,7 @@ def test_what_the_proxy_cannot_do_is_refused(proxy):
 def test_a_run_behind_the_proxy_commits_though_the_commit_is_not_answered(
     proxy, embedded_kafka, monkeypatch, silent
 ):
-    """EndTxn was carried out, its answer is lost: the run finds out, and nothing is there twice."""
+    """EndTxn was carried out, its answer is lost: the run finds that out, and nothing is duplicated."""
     if silent:
         defaults = KafkaTransactions.__init__.__kwdefaults__
         monkeypatch.setitem(defaults, "commit_timeout", dt.timedelta(seconds=4))

@@ -1,4 +1,4 @@
-"""Runs in driver processes of their own: held at each point, frozen, killed."""
+"""Runs in separate driver processes: held at each point, frozen, killed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def driver():
 @pytest.fixture
 def pipeline(embedded_kafka):
     found = Pipeline(embedded_kafka)
-    # One for all: making a ledger takes seconds.
+    # One ledger for all: creating one takes seconds.
     found.spec = replace(found.spec, ledger=LedgerSettings("ledger-of-fault-runs", partitions=2))
     found.publish([f"v{n}" for n in range(COUNT)])
     return found
@@ -45,7 +45,7 @@ def uncommitted(pipeline):
 
 @pytest.mark.chaos
 def test_a_run_is_held_at_every_point(pipeline, driver):
-    """In the order of the protocol; nothing shows before the commit, everything at once behind it."""
+    """In the order of the protocol; nothing is visible before the commit, everything at once after it."""
     points = [*TABLE_STATES[:-1], COMMITTING, State.COMMITTED]
     with RunProcess(pipeline.spec, copy, stop_at=points, driver=driver) as run:
         for point in points:
@@ -66,7 +66,7 @@ def test_a_run_is_held_at_every_point(pipeline, driver):
 
 
 def test_a_run_is_held_half_written(pipeline, driver):
-    """Some records are on the brokers, some are not; released, it ends exact."""
+    """Some records are on the brokers, some are not; after the release the result is exact."""
     with RunProcess(pipeline.spec, copy, stop_at=HALF_WRITTEN, driver=driver) as run:
         run.wait_for(HALF_WRITTEN)
         assert 0 < uncommitted(pipeline) < COUNT
@@ -77,7 +77,7 @@ def test_a_run_is_held_half_written(pipeline, driver):
 
 
 def test_a_run_that_fails_raises_its_own_error(pipeline, driver):
-    """The type crosses the process, and a point that was never reached is told with the reason."""
+    """The exception type crosses the process, and waiting for a point never reached raises the reason."""
 
     def fails(_df):
         raise ValueError("no such column")
@@ -92,7 +92,7 @@ def test_a_run_that_fails_raises_its_own_error(pipeline, driver):
 
 
 def test_a_frozen_run_is_a_zombie_until_it_is_let_go(pipeline, driver):
-    """SIGSTOP of the whole tree: another attempt commits meanwhile; the zombie finds it."""
+    """SIGSTOP of all its processes: another attempt commits meanwhile; the zombie finds the commit."""
     with RunProcess(pipeline.spec, copy, stop_at=State.WRITTEN, driver=driver) as run:
         run.wait_for(State.WRITTEN)
         run.pause()
@@ -106,7 +106,7 @@ def test_a_frozen_run_is_a_zombie_until_it_is_let_go(pipeline, driver):
 
 
 def test_a_killed_run_leaves_a_half_written_transaction_and_no_process(pipeline, driver):
-    """SIGKILL of the whole tree in the middle of the send; the next attempt makes it good."""
+    """SIGKILL of all its processes during the send; the next attempt completes the work."""
     with RunProcess(pipeline.spec, copy, stop_at=HALF_WRITTEN, driver=driver) as run:
         run.wait_for(HALF_WRITTEN)
         processes = driver.processes()

@@ -32,7 +32,7 @@ from tests.support.wire_requests import end_of, fetch_range, partition, read, te
 
 @pytest.fixture
 def mixed(connections, kafka_topic):
-    """A partition of committed and aborted transactions, some interleaved; and what of it is committed."""
+    """A partition of committed and aborted transactions, some interleaved; and its committed records."""
     where = partition(kafka_topic("mixed"))
     committed = []
 
@@ -99,7 +99,7 @@ def interleave(connections, where, sources):
 
 
 def send_one(connections, identity, where, data, sequence):
-    """One raw Produce with a given sequence, repeated while the transaction is being verified."""
+    """One raw Produce with a given sequence, retried while the transaction is being verified."""
     topic_class = ProduceRequest.TopicProduceData
     stamped = stamp(data, identity.producer_id, identity.producer_epoch, sequence)
 
@@ -121,7 +121,7 @@ def send_one(connections, identity, where, data, sequence):
 
 
 def test_committed_records_only_with_every_offset(connections, mixed):
-    """Aborted ranges and control markers are left out; offsets are the log's own."""
+    """Aborted ranges and control markers are omitted; offsets are the log's own."""
     where, committed = mixed
     assert read(connections, where) == committed
 
@@ -134,7 +134,7 @@ def test_the_size_of_answers_changes_nothing(connections, mixed, max_bytes):
 
 
 def test_any_slice_is_exact(connections, mixed):
-    """A range may begin and end in the middle of a batch, of an aborted range, on a marker."""
+    """A range may begin and end in the middle of a batch, in an aborted range, or at a marker."""
     where, committed = mixed
     end = end_of(connections, where)
     rng = random.Random(5)
@@ -146,7 +146,7 @@ def test_any_slice_is_exact(connections, mixed):
 
 
 def test_uncommitted_reading_shows_aborted_records_but_no_markers(connections, mixed):
-    """read_uncommitted: every record that was written, each once."""
+    """read_uncommitted returns every record that was written, each once."""
     where, committed = mixed
     seen = read(connections, where, isolation="read_uncommitted")
     assert set(committed) < set(seen)
@@ -154,12 +154,12 @@ def test_uncommitted_reading_shows_aborted_records_but_no_markers(connections, m
 
 
 def test_an_empty_range_asks_nobody(connections):
-    """start == end: finished before any request, whatever the topic."""
+    """start == end: no request is sent, whatever the topic."""
     assert list(fetch_range(connections, "no-such-topic", 0, 7, 7)) == []
 
 
 def test_a_range_that_ends_in_markers_and_aborted_records_is_finished(connections, kafka_topic):
-    """The position decides: behind the last record there may be nothing but gaps."""
+    """The position decides: there may be only gaps after the last record."""
     where = partition(kafka_topic("gaps"))
     transaction(connections, where, texts("a", 3))
     transaction(connections, where, texts("gone", 50), commit=False)
@@ -168,7 +168,7 @@ def test_a_range_that_ends_in_markers_and_aborted_records_is_finished(connection
 
 
 def test_answers_are_bounded_and_cover_the_range(connections, kafka_topic):
-    """Raw answers follow each other without a hole and stay near the number of bytes asked for."""
+    """Raw answers follow each other without gaps, each about as large as the requested number of bytes."""
     where = partition(kafka_topic("big"))
     values = [f"{n:05d}" + "x" * 1000 for n in range(3000)]
     transaction(connections, where, values, records_per_batch=50)
@@ -179,7 +179,7 @@ def test_answers_are_bounded_and_cover_the_range(connections, kafka_topic):
 
 
 def test_memory_stays_bounded(embedded_kafka, connections, kafka_topic):
-    """A partition of 200 MB is read in a process that grows by a few answers, not by the partition."""
+    """A process that reads a partition of 200 MB grows by a few answers, not by the partition."""
     where = partition(kafka_topic("huge"))
     value = "x" * 100_000
     transaction(connections, where, [f"{n:05d}{value}" for n in range(2000)], records_per_batch=8)
@@ -219,7 +219,7 @@ def test_memory_stays_bounded(embedded_kafka, connections, kafka_topic):
 
 
 def test_reading_waits_for_an_open_transaction(embedded_kafka, connections, kafka_topic, monkeypatch):
-    """A range above the last stable offset is waited for, and complete when the transaction commits."""
+    """A range above the last stable offset is complete once the transaction commits."""
     where = partition(kafka_topic("open"))
     transaction(connections, where, texts("a", 3))
     identity = support.open_transaction(connections, f"open-{where}", [where])
@@ -257,7 +257,7 @@ def test_a_transaction_that_stays_open_stalls_the_read(connections, kafka_topic)
 
 @pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
 def test_an_end_above_the_log_stalls(connections, kafka_topic, isolation):
-    """As of a topic that was made again since the plan: no transaction is blamed."""
+    """As with a topic that was recreated since the plan: the error blames no transaction."""
     where = partition(kafka_topic("short"))
     transaction(connections, where, texts("a", 3))
     with pytest.raises(FetchStalled, match=r"high watermark is 4 \(the topic was made again"):
@@ -265,7 +265,7 @@ def test_an_end_above_the_log_stalls(connections, kafka_topic, isolation):
 
 
 def test_deleted_records_are_an_error_never_a_reset(embedded_kafka, connections, kafka_topic):
-    """Both offsets are named; a range that begins at the log start is fine."""
+    """The error has both offsets; a range that begins at the log start is fine."""
     where = partition(kafka_topic("cut"))
     transaction(connections, where, texts("a", 30))
     futures = embedded_kafka.admin().delete_records([ConfluentPartition(where.topic, 0, 12)])
@@ -291,7 +291,7 @@ def test_records_deleted_while_reading_are_an_error(embedded_kafka, connections,
 
 
 def test_an_offset_behind_the_log_is_an_error(connections, kafka_topic):
-    """As after a topic was made again: the log ends below the requested offset."""
+    """As after a topic was recreated: the log ends below the requested offset."""
     where = partition(kafka_topic("new"))
     transaction(connections, where, texts("a", 3))
     with pytest.raises(OffsetsOutOfRange, match="ends at offset 4, below the requested 50"):
@@ -299,7 +299,7 @@ def test_an_offset_behind_the_log_is_an_error(connections, kafka_topic):
 
 
 def test_an_unknown_topic_or_partition_is_named(connections, kafka_topic):
-    """Both ways of not existing."""
+    """A missing topic and a missing partition."""
     with pytest.raises(UnknownTopic, match="no-such-topic"):
         read(connections, partition("no-such-topic"), 0, 1)
     topic = kafka_topic("one")
@@ -308,7 +308,7 @@ def test_an_unknown_topic_or_partition_is_named(connections, kafka_topic):
 
 
 def test_a_deleted_topic_ends_the_read(embedded_kafka, connections, kafka_topic):
-    """Deleted in the middle: an error that names it, not a wait of minutes."""
+    """If it is deleted during the read, an error names it, instead of a wait for minutes."""
     where = partition(kafka_topic("deleted"))
     transaction(connections, where, texts("a", 100), records_per_batch=5)
     reader = fetch_range(connections, where.topic, 0, 0, 101, max_bytes=1)
@@ -319,7 +319,7 @@ def test_a_deleted_topic_ends_the_read(embedded_kafka, connections, kafka_topic)
 
 
 def test_a_compacted_log_with_holes_is_read_exactly(embedded_kafka, connections, kafka_topic):
-    """Whole batches and single records are gone: what is left is read; a range of holes ends."""
+    """Batches and single records are missing: the rest is read; a range without any record ends."""
     where = partition(kafka_topic("compacted", config=COMPACTED_SOON))
     # One batch per flush: a second one could overtake a refused one.
     producer = Producer({**embedded_kafka.client_config(), "linger.ms": 60_000})
@@ -330,7 +330,7 @@ def test_a_compacted_log_with_holes_is_read_exactly(embedded_kafka, connections,
     expected = [(n, f"v{n}") for n in range(0, 100, 10)] + [(99, "v99")]
 
     def compacted():
-        # A segment rolls by its age when the next record comes; the active one is never cleaned.
+        # The next record rolls a segment that is old enough; the active one is never cleaned.
         producer.produce(where.topic, key=b"last", value=b"roll")
         producer.flush(10)
         return read(connections, where, 0, 100) == expected
@@ -347,7 +347,7 @@ def test_a_compacted_log_with_holes_is_read_exactly(embedded_kafka, connections,
 
 
 def test_reading_survives_a_broker_that_is_killed_and_comes_back():
-    """One broker, SIGKILL in the middle of a read, started again: nothing is lost or doubled."""
+    """One broker, killed by SIGKILL during a read and restarted: nothing is lost or duplicated."""
     with (
         EmbeddedKafka(broker_config=support.QUICK_SESSIONS) as kafka,
         BrokerConnections(kafka.client_config()) as connections,
@@ -363,7 +363,7 @@ def test_reading_survives_a_broker_that_is_killed_and_comes_back():
 
 
 def test_offsets_by_question(connections, kafka_topic):
-    """Begin, end for both isolation levels, and time, for many partitions at once."""
+    """Log start, log end for both isolation levels, and by timestamp, for many partitions at once."""
     topic = kafka_topic("offsets", partitions=3)
     first, second, third = (partition(topic, n) for n in range(3))
     transaction(connections, first, texts("a", 10))
@@ -382,7 +382,7 @@ def test_offsets_by_question(connections, kafka_topic):
 
 
 def test_the_first_offset_at_a_time_is_found(embedded_kafka, connections, kafka_topic):
-    """The first record whose timestamp is not before T."""
+    """The first record whose timestamp is at or after T."""
     topic = kafka_topic("times")
     producer = Producer(embedded_kafka.client_config())
     for n in range(10):
@@ -395,7 +395,7 @@ def test_the_first_offset_at_a_time_is_found(embedded_kafka, connections, kafka_
 
 
 def test_topics_ids_and_partitions_are_looked_up(embedded_kafka, connections, kafka_topic):
-    """Topic ids are the ones the admin client shows, in Kafka's form (librdkafka has + and / in it)."""
+    """Topic ids are those that the admin client shows, in Kafka's form (librdkafka's has + and /)."""
     topic = kafka_topic("known", partitions=3)
     (described,) = embedded_kafka.admin().describe_topics(TopicCollection([topic])).values()
     shown = str(described.result(30).topic_id).translate(str.maketrans("+/", "-_"))

@@ -1,4 +1,4 @@
-"""Somebody who may write to the ledger topic, and to nothing else, cannot make or unmake a commit."""
+"""A client that may write to the ledger topic, and to nothing else, cannot forge or undo a commit."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def given(pipeline, run_id, start=0, end=10):
 
 
 def forge(pipeline, key, value, routing=None, transactional_id=None):
-    """What a plain producer with Write on the ledger can do; with an id of its own, in a transaction too."""
+    """Write what a plain producer with Write on the ledger can; transactionally if it has its own id."""
     spec, ledger = pipeline.spec, pipeline.spec.ledger
     partition = 0
     if routing is not None:
@@ -87,7 +87,7 @@ def forge_bytes(pipeline, batch, routing):
 
 
 def overlong(key, value):
-    """A batch of one record whose key's length takes a byte more than it needs."""
+    """A batch of one record whose key length takes a byte more than necessary."""
     length = len(key) << 1
     spelled = bytes((length & 0x7F | 0x80, length >> 7 | 0x80, 0))
     fields = b"\0\0\0" + spelled + key.encode() + nullable(value) + varint(0)
@@ -101,7 +101,7 @@ def compact(pipeline):
     change_topic(pipeline.kafka.admin(), ledger.topic, settings)
 
     def is_compacted():
-        for partition in range(ledger.partitions):  # a new segment, so that the one before can be cleaned
+        for partition in range(ledger.partitions):  # roll a segment so that the one before can be cleaned
             filler = Producer(dict(spec.kafka))
             filler.produce(ledger.topic, key=f"filler-{partition}", value=b"x", partition=partition)
             assert filler.flush(30) == 0
@@ -118,7 +118,7 @@ def record_of(pipeline, run_id):
 
 
 def forged_record(pipeline, victim, template):
-    """A run record that says the victim's work is done, made from a true one."""
+    """Return a run record that claims the victim's work is done, made from a real one."""
     spec = replace(pipeline.spec, **given(pipeline, victim, 10, 20))
     data = {**json.loads(template.to_json()), "run_key": keys.run_key(spec), "run_id": victim}
     data["producer"]["transactional_id"] = keys.transactional_id(spec)
@@ -128,7 +128,7 @@ def forged_record(pipeline, victim, template):
 
 
 def test_a_forged_record_is_no_commit(pipeline, caplog):
-    """It is neither an answer nor a free way to write: the run is refused until somebody has looked."""
+    """It neither answers the run nor lets it write again: the run is refused until somebody has looked."""
     template = pipeline.run(**given(pipeline, "r1"))
     key, value = forged_record(pipeline, "r2", template)
     forge(pipeline, key, value, pipeline.spec.pipeline)
@@ -151,7 +151,7 @@ def test_a_forged_record_is_no_commit(pipeline, caplog):
 
 @pytest.mark.parametrize("value", [None, b"", b"{}", b"\xff\xfe", b"[" * 100_000])
 def test_a_commit_is_not_unmade(pipeline, value):
-    """Neither a tombstone nor garbage in the place of a record makes its run be done again."""
+    """Neither a tombstone nor garbage in place of a record makes the run repeat."""
     assert not pipeline.run(**given(pipeline, "r1")).found
     forge(pipeline, record_of(pipeline, "r1"), value, pipeline.spec.pipeline)
     assert pipeline.run(**given(pipeline, "r1")).found
@@ -162,7 +162,7 @@ def test_a_commit_is_not_unmade(pipeline, value):
 
 
 def of_no_text(key):
-    """A tombstone beside a record that is no text, which once hid it from us and not from the brokers."""
+    """A tombstone beside a record that is not text: such a batch was once hidden from us only."""
     return write([Record(0, 0, key.encode(), None), Record(1, 0, b"\xff", b"\xfe")])
 
 
@@ -189,7 +189,7 @@ def test_a_record_that_compaction_removed_for_a_forged_one_is_not_written_again(
 
 
 def test_a_record_in_the_transaction_of_another_producer_is_no_commit(pipeline):
-    """Whoever may write under some transactional id writes records that name that one's producer, or none."""
+    """A client that may write under another transactional id writes records naming that producer, or none."""
     template = pipeline.run(**given(pipeline, "r1"))
     key, value = forged_record(pipeline, "r2", template)
     forge(pipeline, key, value, pipeline.spec.pipeline, "somebody")
@@ -198,7 +198,7 @@ def test_a_record_in_the_transaction_of_another_producer_is_no_commit(pipeline):
 
 
 def test_a_forged_identity_stops_nobody(pipeline):
-    """The ledger's identity is what its first user pinned in a transaction."""
+    """The ledger's identity is the one that its first user pinned in a transaction."""
     create_ledger(pipeline.spec.deployment)
     forged = json.dumps({"v": 1, "topic_id": "somebody's", "partitions": 1, "prefix": "theirs"})
     forge(pipeline, keys.LEDGER_IDENTITY_KEY, forged)
@@ -213,7 +213,7 @@ def command(pipeline, *arguments):
 
 
 def test_an_identity_that_compaction_removed_for_a_forged_one_is_pinned_again_on_request(pipeline):
-    """Nobody can tell what it was: an administrator says that the topic is the one of before."""
+    """What it was is unknown: an administrator has to confirm that the topic is the original one."""
     assert not pipeline.run(**given(pipeline, "r1")).found
     forge(pipeline, keys.LEDGER_IDENTITY_KEY, b"theirs")
     compact(pipeline)
@@ -228,7 +228,7 @@ def test_an_identity_that_compaction_removed_for_a_forged_one_is_pinned_again_on
 
 @contextmanager
 def somebody_elses_transaction(pipeline, key="theirs", transactional_id="held"):
-    """An open transaction of a plain producer with a record in each partition of the ledger."""
+    """A plain producer's open transaction with a record in each partition of the ledger."""
     ledger = pipeline.spec.ledger
     producer = Producer({**pipeline.spec.kafka, "transactional.id": transactional_id})
     producer.init_transactions(30)
@@ -243,7 +243,7 @@ def somebody_elses_transaction(pipeline, key="theirs", transactional_id="held"):
 
 
 def test_a_record_above_an_open_transaction_is_not_waited_for(pipeline):
-    """It cost a minute, and then nobody knew."""
+    """It cost a minute, with an unknown outcome at the end."""
     pipeline.run(**given(pipeline, "r1"))
     with somebody_elses_transaction(pipeline):
         forge(pipeline, record_of(pipeline, "r1"), b"{}", pipeline.spec.pipeline)
@@ -255,7 +255,7 @@ def test_a_record_above_an_open_transaction_is_not_waited_for(pipeline):
     ("prefix", "command"), [("", "`airflow eos abort --foreign`"), ("test.", "`airflow eos abort`")]
 )
 def test_the_owner_of_an_open_transaction_is_named(pipeline, monkeypatch, prefix, command):
-    """Runs wait for its end where it holds a record of theirs; repair knows nothing of it."""
+    """Runs wait for its end if it has a record of theirs; repair does not list it."""
     held = f"{prefix}held"
     pipeline.run(**given(pipeline, "r1"))
     monkeypatch.setattr(authority, "UNDECIDED_WAIT_SECONDS", 1.0)
@@ -270,7 +270,7 @@ def test_the_owner_of_an_open_transaction_is_named(pipeline, monkeypatch, prefix
 
 
 def test_a_record_that_cannot_be_read_is_named_and_does_not_hide_the_others(pipeline):
-    """Whoever owns a transactional id may write anything under a key: that run stops, no other."""
+    """The owner of a transactional id may write anything under a key: only that key's run stops."""
     pipeline.run(**given(pipeline, "r1"))
     spec = replace(pipeline.spec, **given(pipeline, "r2", 10, 20))
     key = record_of(pipeline, "r2")
@@ -300,13 +300,13 @@ def test_a_record_that_cannot_be_read_is_named_and_does_not_hide_the_others(pipe
     assert not pipeline.run(**given(pipeline, "r3", 20, 30)).found
 
 
-# -- with a key: others hold transactional ids of their own -------------------------------------------------
+# -- with a key: other clients have their own transactional ids --------------------------------------------
 
 KEY, OTHER_KEY = "the-secret-of-this-ledger", "the-secret-of-another"
 
 
 def keyed(pipeline, key):
-    """The same pipeline with another key of the ledger."""
+    """The same pipeline with another ledger key."""
     pipeline.spec = replace(pipeline.spec, ledger=replace(pipeline.spec.ledger, key=key))
     return pipeline
 
@@ -321,7 +321,7 @@ def naming_its_producer(value, producer):
 
 
 def forge_as_somebody(pipeline, key, value, routing, headers=None):
-    """In a transaction of his own, and naming his own producer: all that is in his power."""
+    """In its own transaction, and naming its own producer: all that such a client can do."""
     with ControlPlane(pipeline.spec) as control:
         session = control.transactions.fence("somebody")
         identity = session.identity
@@ -350,13 +350,13 @@ def forge_commit(pipeline, victim, template):
 
 
 def test_without_a_key_any_transactional_id_suffices(pipeline):
-    """The counter-test, and what docs/security.md admits: the forged record is taken for a commit."""
+    """Counter-test, and what docs/security.md admits: the forged record counts as a commit."""
     forge_commit(pipeline, "r2", pipeline.run(**given(pipeline, "r1")))
     assert pipeline.run(**given(pipeline, "r2", 10, 20)).found
 
 
 def test_a_cursor_that_was_dismissed_gets_a_position_by_command(pipeline):
-    """The ledger is the one of the group's offsets; errors say what to do, and it helps."""
+    """The group's offsets name this ledger; the errors say what to do, and that works."""
     pipeline.run("r1", ranges=Cursor(max_records=10))
     group, deployment = pipeline.spec.group_id, pipeline.spec.deployment
     forge(pipeline, keys.cursor_key(group), b"{}", group, "stranger")
@@ -376,7 +376,7 @@ def test_a_cursor_that_was_dismissed_gets_a_position_by_command(pipeline):
 
 
 def test_an_older_cursor_that_was_put_back_is_told_from_offsets_that_others_commit(pipeline):
-    """As a copy of the ledger does; to go on at the older one would write the last run's output again."""
+    """As when the ledger is copied; continuing at the older one would write the last run's output again."""
     group, deployment = pipeline.spec.group_id, pipeline.spec.deployment
     pipeline.run("r1", ranges=Cursor(max_records=10))
     key = keys.cursor_key(group)
@@ -393,11 +393,11 @@ def test_an_older_cursor_that_was_put_back_is_told_from_offsets_that_others_comm
 @pytest.mark.parametrize("transactional_id", [None, "stranger"])
 @pytest.mark.parametrize("value", [None, b"{}"], ids=["tombstone", "garbage"])
 def test_an_intent_that_no_run_wrote_is_dismissed(pipeline, value, transactional_id, capsys):
-    """It names no table that could be asked, and every run of the cursor is refused."""
+    """It names no table to check, and every run of the cursor is refused."""
     pipeline.run("r1", ranges=Cursor(max_records=10))
     key, routing = keys.intent_key(keys.transactional_id(pipeline.spec)), pipeline.spec.group_id
     forge(pipeline, key, value, routing, transactional_id)
-    if not (value is None and transactional_id):  # that tombstone is one of anybody
+    if not (value is None and transactional_id):  # every client may have written such a tombstone
         with pytest.raises((LedgerTampered, LedgerUnreadable), match=key):
             pipeline.run("r2", ranges=Cursor(max_records=10))
         for more in ([], ["--yes"]):
@@ -408,7 +408,7 @@ def test_an_intent_that_no_run_wrote_is_dismissed(pipeline, value, transactional
 
 
 def test_a_record_under_the_intent_of_another_group_stops_no_cursor(pipeline, capsys):
-    """The groups share a ledger partition, and the name of one begins with that of the other."""
+    """The groups share a ledger partition, and one group's name is a prefix of the other's."""
     pipeline.run("r1", ranges=Cursor(max_records=10))
     theirs = keys.intent_key(f"{keys.transactional_id(pipeline.spec)}-eu")
     forge(pipeline, theirs, "theirs", pipeline.spec.group_id)
@@ -419,7 +419,7 @@ def test_a_record_under_the_intent_of_another_group_stops_no_cursor(pipeline, ca
 
 
 def test_what_is_not_signed_is_no_commit(signed):
-    """Whatever transaction it stands in, and whatever producer it names."""
+    """Whatever transaction it is in, and whatever producer it names."""
     template = signed.run(**given(signed, "r1"))
     assert signed.run(**given(signed, "r1")).found
     forge_commit(signed, "r2", template)
@@ -432,7 +432,7 @@ def test_what_is_not_signed_is_no_commit(signed):
 
 
 def test_what_is_signed_is_not_unmade(signed):
-    """Neither tombstones, garbage, another cursor nor another identity of somebody else counts."""
+    """Another client's tombstones, garbage, cursor or identity do not count."""
     signed.run("c1", ranges=Cursor(max_records=10))
     signed.run(**given(signed, "r1"))
     pipe, group = signed.spec.pipeline, signed.spec.group_id
@@ -447,7 +447,7 @@ def test_what_is_signed_is_not_unmade(signed):
 
 
 def test_a_signed_record_cannot_be_written_again(signed):
-    """Its old cursor, with its signature, would make a pipeline read again what it has read."""
+    """Replayed with its signature, an old cursor would make a pipeline read its input again."""
     signed.run("c1", ranges=Cursor(max_records=10))
     key, group = keys.cursor_key(signed.spec.group_id), signed.spec.group_id
     (old,) = [
@@ -461,7 +461,7 @@ def test_a_signed_record_cannot_be_written_again(signed):
 
 
 def test_another_key_is_none_and_a_key_can_be_changed(signed):
-    """The new one signs, the old one is believed until it is taken away."""
+    """The new key signs; the old one is accepted until it is removed."""
     key = signed.spec.ledger.key
     assert not signed.run(**given(signed, "r1")).found
     with pytest.raises(LedgerTampered):
@@ -476,7 +476,7 @@ def test_another_key_is_none_and_a_key_can_be_changed(signed):
 
 
 def test_a_ledger_in_use_gets_a_key(pipeline):
-    """What it held counts unsigned once an administrator said so; nothing that comes later does."""
+    """Its records count unsigned once an administrator confirms them; later unsigned ones do not."""
     template = pipeline.run(**given(pipeline, "r1"))
     with pytest.raises(ConfigurationError, match="no key to sign with"):
         sign_ledger(pipeline.spec.deployment)
@@ -515,7 +515,7 @@ def forge_signed_commit(pipeline, victim, template, topic_id):
 
 
 def test_a_signed_record_of_another_cluster_is_no_commit(signed):
-    """It may name the same topic, and a producer of the same number: each cluster counts its own."""
+    """It may name the same topic, and the same producer id: each cluster assigns its own."""
     template = signed.run(**given(signed, "r1"))
     forge_signed_commit(signed, "r2", template, "AAAAAAAAAAAAAAAAAAAAAA")
     with pytest.raises(LedgerTampered, match="lacks only a signature"):
@@ -524,7 +524,7 @@ def test_a_signed_record_of_another_cluster_is_no_commit(signed):
 
 
 def test_the_same_record_signed_for_this_topic_is_a_commit(signed):
-    """The counter-test: only the topic id differs."""
+    """Counter-test: only the topic id differs."""
     template = signed.run(**given(signed, "r1"))
     with ControlPlane(signed.spec) as control:
         topic_id = control.ledger.topic_id

@@ -1,4 +1,4 @@
-"""Dead letters of functions on DataFrames: records on which they raise, whichever way Spark runs them."""
+"""Dead letters of functions on DataFrames: records that make them raise, however Spark runs them."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def raising_on(*values):
 
 
 def by_each_kind(df):
-    """A function of rows, one of columns, and an expression of Spark's own: each raises on another record."""
+    """A row function, a column function, and a Spark expression: each raises on another record."""
     rows = F.udf(raising_on("a3"))
     columns = F.pandas_udf(lambda column: column.map(raising_on("a6")), T.StringType())
     of_rows = df.select("headers", "timestamp", rows(F.col("value").cast("string")).alias("value"))
@@ -71,7 +71,7 @@ def of_one(df):
 
 
 def in_groups(df):
-    """Behind a shuffle the failing task has not read the record that it fails on."""
+    """After a shuffle, the failing task has not read the record that it fails on."""
     value = F.udf(raising_on("a3"))(F.col("value").cast("string"))
     counts = df.repartition(3, "offset").groupBy(value.alias("value")).agg(F.count("*").alias("n"))
     return counts.select("value").where("n = 1")
@@ -118,14 +118,14 @@ def test_the_example_sends_what_is_no_order_to_its_topic(spark, embedded_kafka):
 
 
 def test_without_a_topic_for_them_the_run_fails_and_names_one(spark, pipeline):
-    """The counter-test: whether a bad record may be left out is the author's to say."""
+    """Counter-test: only the author may decide that bad records are left out."""
     with pytest.raises(ProcessFailed, match=r"process failed at src-\w+-0, offset 3, nothing was written"):
         RunAttempt(spark, pipeline.changed("r1", dead_letter_topic=None), by_udf).execute()
     assert pipeline.output("read_uncommitted") == []
 
 
 def test_beyond_the_bound_of_a_frame_function_nothing_is_written(spark, pipeline):
-    """Also of one that raises on every record: the search ends with the first that is too many."""
+    """Also if every record makes it raise: the search stops at the first record above the bound."""
     tried = []
 
     def always(df):
@@ -161,7 +161,7 @@ def test_an_attempt_that_dies_after_its_search_leaves_no_letter_twice(spark, pip
 
 @pytest.mark.chaos
 def test_rounds_of_a_frame_function_have_their_own_dead_letters(spark, pipeline):
-    """The bound holds for each."""
+    """The bound applies to each round."""
     ranges = Cursor(max_records=4, until_caught_up=True)
     record = RunAttempt(spark, pipeline.changed("r1", ranges=ranges, max_dead_letters=2), by_udf).execute()
     assert (record.dead_letters, pipeline.output()) == (3, GOOD)
@@ -175,7 +175,7 @@ def sums_overflow(df):
 
 
 def without_records(df):
-    """Raises on what is not there."""
+    """Raises on missing records."""
     missing = F.expr("1 / (count(*) - count(*))")
     return df.agg(missing.cast("string").alias("value"))
 
@@ -202,7 +202,7 @@ def no_worker_imports_it(df):
     ],
 )
 def test_what_is_no_records_fault_fails_the_run_of_a_frame_function(spark, pipeline, process, said):
-    """It is clear which record to leave out, or none is."""
+    """No record is left out unless the search finds which one made the function raise."""
     with pytest.raises(ProcessFailed, match=said):
         RunAttempt(spark, pipeline.changed("r1"), process).execute()
     assert pipeline.output("read_uncommitted") == dead_letters(pipeline, "read_uncommitted") == []
@@ -218,7 +218,7 @@ public class OrdersFunction implements org.apache.spark.sql.api.java.UDF1 {
 
 
 def test_a_class_that_the_jars_of_a_function_lack_is_no_records_fault(spark, pipeline, tmp_path):
-    """As a Python module that is missing: each record raises alone, and all became dead letters."""
+    """As with a missing Python module: each record raises alone, and once all became dead letters."""
     compiler = spark._jvm.org.codehaus.janino.SimpleCompiler()
     compiler.cook(JAVA)
     with zipfile.ZipFile(tmp_path / "functions.jar", "w") as jar:

@@ -1,4 +1,4 @@
-"""Executors whose disk is full: nobody blames the author's function or a record for it."""
+"""Executors whose disk is full: neither the function nor a record is blamed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FILES = 2_000
 
 @pytest.fixture(scope="module")
 def disk(tmp_path_factory):
-    """A file system of its own, with room for so many files."""
+    """A separate file system, with room for a limited number of files."""
     folder = tmp_path_factory.mktemp("disk")
     options = ["-t", "tmpfs", "-o", f"size=64m,nr_inodes={FILES}", "tmpfs"]
     if os.geteuid() != 0 or subprocess.run(["mount", *options, folder], check=False).returncode:
@@ -49,7 +49,7 @@ def without_room(disk):
 
 @contextmanager
 def without_files(disk):
-    """Take all free files but a few."""
+    """Take all but a few free inodes."""
     fillers = [disk / f"filler-{i}" for i in range(os.statvfs(disk).f_ffree - 3)]
     for filler in fillers:
         filler.touch()
@@ -66,7 +66,7 @@ def shuffled(frame):
 
 @pytest.mark.parametrize("fill", [without_room, without_files])
 def test_a_full_disk_is_neither_the_functions_nor_a_records_fault(embedded_kafka, spark, disk, fill):
-    """No record goes to the topic of dead letters; with room again, the next try writes all of them."""
+    """No record becomes a dead letter; once there is room again, the next try writes all of them."""
     pipeline = Pipeline(embedded_kafka)
     letters = embedded_kafka.create_topic(f"dead-{pipeline.source}")
     fed = [f"v{i}" for i in range(40)]

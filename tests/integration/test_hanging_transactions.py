@@ -1,7 +1,7 @@
 """A partition without a leader while its transaction ends: brokers of 4.x forget the marker (KAFKA-20734).
 
-The run knows better than the coordinator: nothing is written behind what was left open, and no success is
-reported before every leader shows it.
+The run does not rely on the coordinator: nothing is written behind an open transaction, and no success is
+reported before every leader shows the end.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from tests.support.patience import wait_until
 RECORDS = 120
 COMPLETE_ABORT = TransactionState.COMPLETE_ABORT
 AWAY_SECONDS = 3.0
-"""How long a broker stays away once the transaction has ended without it."""
+"""How long a broker stays away after the transaction has ended without it."""
 QUICK = {
     "broker.session.timeout.ms": "4000",
     "broker.heartbeat.interval.ms": "500",
@@ -50,7 +50,7 @@ QUICK = {
 
 @pytest.fixture(scope="module")
 def kafka(request):
-    """Three brokers of the version that a test names, else of the default one."""
+    """Three brokers of the version that a test names, or of the default one."""
     with EmbeddedKafka(brokers=3, version=getattr(request, "param", None), broker_config=QUICK) as running:
         yield running
 
@@ -72,7 +72,7 @@ class Loss(Exception):
 
 
 class Away:
-    """A run, one broker of which goes away at a state: the only replica of what ``lost`` names is there.
+    """A run, and a broker that goes away at one of its states with the only replica of ``lost``.
 
     :param lost: ``sink``, ``ledger`` or ``offsets``.
     """
@@ -85,7 +85,7 @@ class Away:
         with BrokerConnections(self.config) as connections:
             keeper = connections.coordinator("transaction", keys.transactional_id(pipeline.spec))
             home = connections.coordinator("group", group)
-        # Groups are placed by their name: one whose coordinator can be lost on its own.
+        # Groups are placed by name: find one whose coordinator can be lost alone.
         number = 0
         while home == keeper:
             number += 1
@@ -137,7 +137,7 @@ class Away:
             wait_until(lambda: self._leaders(self.at_risk.topic)[self.at_risk.partition] == -1)
 
     def fill(self):
-        """Let the broker's disk be full from now on: not one byte can be appended. It ends by that."""
+        """Fill the broker's disk: the next append ends the broker."""
         self.broker.fill_disk()
         self.lose()
 
@@ -162,7 +162,7 @@ class Away:
         return self.pipeline.run(on_state=hold, **changes)
 
     def assert_exact(self):
-        """Both readers, the run's own and Kafka's, see every record once."""
+        """Assert that the run's own reader and Kafka's see every record once."""
         expected = Counter(f"{p}-{i}".encode() for p in (0, 1) for i in range(RECORDS))
         found = Counter(m.value for m in read_topic(self.config, self.pipeline.sink, "read_committed"))
         assert found == expected
@@ -194,7 +194,7 @@ def away(kafka):
 @ON_4_4
 @pytest.mark.parametrize("damage", [Away.lose, pytest.param(Away.fill, marks=pytest.mark.chaos)])
 def test_what_an_abort_left_open_is_ended_before_the_next_attempt_writes(away, caplog, damage):
-    """The coordinator calls the abort complete; the next commit would publish both attempts."""
+    """The coordinator calls the abort complete, but a leader has it open: a commit would publish both."""
     run = away("sink")
 
     def first_attempt_fails():
@@ -211,7 +211,7 @@ def test_what_an_abort_left_open_is_ended_before_the_next_attempt_writes(away, c
 @pytest.mark.chaos
 @ON_4_4
 def test_without_the_rules_both_attempts_are_published(away, monkeypatch):
-    """The counter-test: neither look, neither proof."""
+    """Counter-test: without the check before the writes, and without the proof."""
     monkeypatch.setattr(laws, "nothing_open", lambda begins: True)
     monkeypatch.setattr(laws, "begins_with_receipts", lambda *args: None)
     run = away("sink")
@@ -228,7 +228,7 @@ def test_without_the_rules_both_attempts_are_published(away, monkeypatch):
 
 @pytest.mark.parametrize("lost", rest_in_chaos(1, ["sink", "ledger", "offsets"]))
 def test_success_waits_until_every_leader_shows_the_commit(away, caplog, lost):
-    """CompleteCommit without a marker: the run writes it when the leader is back, and only then is green."""
+    """CompleteCommit without a marker: the run writes it once the leader is back, and then succeeds."""
     run = away(lost)
     record = run.run(State.PROVEN, run.lose, run.back_soon)
     assert "markers of a committed transaction" in caplog.text
@@ -246,7 +246,7 @@ def test_success_waits_until_every_leader_shows_the_commit(away, caplog, lost):
     ],
 )
 def test_a_retry_makes_the_commit_of_a_dead_attempt_visible(away, monkeypatch, lost):
-    """Whoever finds the run asks the leaders before it says success; a hidden ledger record is no *no*."""
+    """The retry asks the leaders before it succeeds; a hidden ledger record does not mean *not committed*."""
     run = away(lost)
 
     def dies(self, *args, **kwargs):
@@ -267,7 +267,7 @@ def test_a_retry_makes_the_commit_of_a_dead_attempt_visible(away, monkeypatch, l
 
 
 def health(run):
-    """Return what the page says of transactions that were left open."""
+    """Return what the page reports on transactions that were left open."""
     with RunHistory(run.pipeline.spec.deployment) as history:
         history.refresh()
         checks = history.health(sources=(), sinks=[run.pipeline.sink])
@@ -275,7 +275,7 @@ def health(run):
 
 
 def test_the_command_ends_it_as_it_was_decided(away, monkeypatch):
-    """Dry run first; a commit is told from an abort by the ledger. Afterwards nothing is left.
+    """Dry run first; the ledger tells a commit from an abort. Afterwards nothing is open.
 
     The page's health finds it, too.
     """
@@ -303,9 +303,9 @@ def test_the_command_ends_it_as_it_was_decided(away, monkeypatch):
 
 @pytest.mark.parametrize("looks", [True, pytest.param(False, marks=pytest.mark.chaos)])
 def test_what_a_command_left_open_is_not_published_by_the_next(kafka, monkeypatch, looks):
-    """A tombstone aborted while the leader was away: `sign`, under the same id, ends it before it writes.
+    """A tombstone aborted while the leader was away: `sign`, with the same id, ends it before it writes.
 
-    :param looks: whether leaders are asked; without it the aborted tombstone counts.
+    :param looks: whether leaders are asked; otherwise the aborted tombstone counts.
     """
     config, topic = kafka.client_config(), unique("ledger")
     settings = LedgerSettings(topic=topic, partitions=1, key="the-secret-of-this-ledger")
@@ -347,7 +347,7 @@ def test_what_a_command_left_open_is_not_published_by_the_next(kafka, monkeypatc
 
 @pytest.mark.chaos
 def test_a_commit_that_stays_hidden_is_never_green(away, monkeypatch):
-    """Where this principal may not write markers, the error names the partition and the way on."""
+    """If this principal may not write markers, the error names the partition and the remedy."""
     run = away("sink")
 
     def forbidden(self, *args, **kwargs):
@@ -365,7 +365,7 @@ def test_a_commit_that_stays_hidden_is_never_green(away, monkeypatch):
 @pytest.mark.parametrize("kafka", ["3.9.2"], indirect=True)
 @pytest.mark.parametrize("state", [State.WRITTEN, State.PROVEN])
 def test_brokers_of_3_9_wait_for_the_leader(kafka, state, caplog):
-    """They write the marker when it is back: the same run, nothing to mend."""
+    """They write the marker when the leader is back: the same run succeeds, without a repair."""
     run = Away(kafka, "sink")
 
     def damage():

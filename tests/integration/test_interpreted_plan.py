@@ -1,4 +1,4 @@
-"""Small runs compile no code for their plan, and have the same rows as with it."""
+"""Small runs interpret their plan without generated code, and return the same rows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.cases import rest_in_chaos
 from tests.support.spark_sessions import run
 
 _never_used = itertools.count(1_000_003)
-"""Numbers that no plan of this process has had: Spark keeps the code that it compiled."""
+"""Numbers for plans that are new to this process: Spark caches compiled code."""
 
 
 def functions():
@@ -48,7 +48,7 @@ def some_transform():
     [(None, "false", False), (None, "true", True), (10, "false", True)],
 )
 def test_a_small_run_compiles_nothing(broker, spark, monkeypatch, least_of_large, switch, compiles):
-    """Neither to seal, nor to count, nor to send; a large one does, and one whose author wants it."""
+    """Neither seal, count nor send compiles; a large run does, and one whose author asks for it."""
     if least_of_large is not None:
         monkeypatch.setattr(sealing, "LARGE_RUN", least_of_large)
     source, sink = broker.numbered("src", 2, 50), broker.topic("out", 2)
@@ -77,7 +77,7 @@ def _joined(df, spark):
     ids=["source", "aggregate", "function", "join", "twice", "subquery", "exists"],
 )
 def test_only_plans_of_the_source_alone_are_interpreted(broker, spark, transform, is_interpreted):
-    """What a transform joins may be large, and is worth its code."""
+    """Data that a transform joins may be large, and worth compiling for."""
     source = source_frame(spark, ClientConfig.of(broker.config), [])
     found = interpreted(spark, transform(source, spark))
     assert found == (INTERPRETED if is_interpreted else {})
@@ -113,7 +113,7 @@ EXPRESSIONS = [
     "sha2(s, 256) AS h, md5(b) AS m, crc32(b) AS c, bin(i) AS n, conv(s, 16, 10) AS v",
     "rand(7) AS r, monotonically_increasing_id() AS m, spark_partition_id() AS p",
 ]
-"""Of transforms, over the columns above."""
+"""Transforms over the columns above."""
 QUERIES = [
     "SELECT i % 2, count(*), sum(n), avg(d), collect_list(s), max(t), max_by(s, i) FROM t GROUP BY i % 2",
     "SELECT i, sum(n) OVER (PARTITION BY i % 2 ORDER BY i), rank() OVER (ORDER BY d) FROM t",
@@ -127,7 +127,7 @@ QUERIES = [
 
 @pytest.fixture(scope="module")
 def rows(spark):
-    # From a table: Spark computes a plan over literals alone when it optimises it.
+    # From a table: Spark's optimiser evaluates a plan over literals alone.
     spark.sql(ROWS).coalesce(1).localCheckpoint().createOrReplaceTempView("t")
     assert spark.table("t").count() == 5
 
@@ -154,5 +154,5 @@ def test_interpreted_expressions_have_the_values_of_generated_code(spark, column
 @pytest.mark.usefixtures("rows")
 @pytest.mark.parametrize("query", rest_in_chaos(2, QUERIES))
 def test_interpreted_queries_have_the_rows_of_generated_code(spark, query):
-    """Spark still compiles the order of some."""
+    """Spark still compiles the ordering of some queries."""
     same_rows(spark, query)

@@ -1,4 +1,4 @@
-"""The ledger's index on a real broker: written by runs and by a command, used, harmless when it cannot be."""
+"""The ledger's index on a real broker: runs and a command write it; if it is unusable, nothing breaks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SECRET = "a ledger's secret of some length".replace(" ", "-")
 
 @pytest.fixture
 def spec(embedded_kafka, kafka_topic):
-    """A run that has nothing to read: it is committed without Spark."""
+    """A run without input: it commits without Spark."""
     name = unique("indexed")
     return RunSpec(
         kafka=embedded_kafka.client_config(),
@@ -62,7 +62,7 @@ def described(spec):
 
 
 def views(spec, names, prefixes=()):
-    """What a look-up finds by the index, and without it."""
+    """Return what a look-up finds with the index, and without it."""
     with ControlPlane(spec) as control:
         by_index = control.ledger.view(0, names, prefixes)
         assert control.ledger.tails()[0] > 0
@@ -73,7 +73,7 @@ def views(spec, names, prefixes=()):
 
 @pytest.mark.parametrize("key", ["", SECRET], ids=["unsigned", "signed"])
 def test_runs_index_the_ledger_and_are_found_by_it(spec, always, key):
-    """Each run of several is found again, the cursor moves on, and a stranger to the index sees the same."""
+    """Each of several runs is found again, the cursor moves on, and a reader without the index agrees."""
     spec = replace(spec, ledger=replace(spec.ledger, key=key))
     records = [run(spec, f"r{n}") for n in range(4)]
     root = root_of(spec)
@@ -92,14 +92,14 @@ def test_runs_index_the_ledger_and_are_found_by_it(spec, always, key):
 
 
 def test_an_index_is_not_listed(spec, always):
-    """The ledger's records are those of runs."""
+    """The ledger lists the records of runs only."""
     run(spec)
     listed = ledger_records(spec.deployment)
     assert sorted(record.key.partition(":")[0] for record in listed) == ["cursor", "ledger", "run"]
 
 
 def test_without_a_key_an_index_says_nothing(spec, always):
-    """Where the ledger has a key, an index without a signature is none."""
+    """In a ledger with a key, an unsigned index does not count."""
     run(spec)
     assert root_of(spec) is not None
     assert root_of(replace(spec, ledger=replace(spec.ledger, key=SECRET))) is None
@@ -113,7 +113,7 @@ def write_as_a_stranger(spec):
 
 
 def test_an_index_that_a_stranger_wrote_stops_nobody(spec):
-    """It is not an answer that is missing: where no run wrote one, there is none."""
+    """It does not count: if no run wrote an index, there is none."""
     run(spec, "r0")
     write_as_a_stranger(spec)
     assert root_of(spec) is None
@@ -123,14 +123,14 @@ def test_an_index_that_a_stranger_wrote_stops_nobody(spec):
 
 @pytest.mark.parametrize("key", ["", SECRET], ids=["unsigned", "signed"])
 def test_an_index_that_a_stranger_wrote_hides_none_of_ours(spec, always, key):
-    """The ones of runs, before it and behind it, count."""
+    """The indexes of runs count, before it and after it."""
     its = replace(spec, ledger=replace(spec.ledger, key=key))
     run(its, "r0")
     write_as_a_stranger(its)
     assert root_of(its) is not None
     assert not run(its, "r1").found
     assert run(its, "r0").found
-    if key:  # nor does one of somebody who has no key
+    if key:  # nor does an index of a client without the key
         with ControlPlane(spec) as control:
             assert control.index_keeper("eos").extend(0) is not None
     assert run(its, "r1").found
@@ -138,13 +138,13 @@ def test_an_index_that_a_stranger_wrote_hides_none_of_ours(spec, always, key):
 
 
 def test_a_young_ledger_has_no_index(spec):
-    """It is worth its while behind about a thousand runs."""
+    """An index pays off from about a thousand runs on."""
     run(spec)
     assert root_of(spec) is None
 
 
 def test_who_dies_between_leaves_and_root_leaves_nothing_behind(spec, always, monkeypatch, caplog):
-    """The run is committed, says why the ledger was not indexed, and the next one indexes it."""
+    """The run is committed and logs why the ledger was not indexed; the next run indexes it."""
     with monkeypatch.context() as dying:
         dying.setattr(index_keeper.IndexKeeper, "_write_root", lambda *_: 1 / 0)
         assert not run(spec, "r0").found
@@ -157,7 +157,7 @@ def test_who_dies_between_leaves_and_root_leaves_nothing_behind(spec, always, mo
 
 
 def test_a_principal_that_may_not_write_it_runs_all_the_same(spec, always, monkeypatch, caplog):
-    """Its runs only say so."""
+    """Its runs succeed, and log it."""
     fence = KafkaTransactions.fence
 
     def refused(self, transactional_id):
@@ -172,7 +172,7 @@ def test_a_principal_that_may_not_write_it_runs_all_the_same(spec, always, monke
 
 
 def test_an_index_is_made_by_command(spec, capsys):
-    """And again, which changes nothing that is found."""
+    """A second call changes no look-up."""
     first = run(spec)
     where = ["--bootstrap-servers", spec.kafka["bootstrap.servers"], "--ledger-topic", spec.ledger.topic]
     for _ in range(2):
@@ -184,7 +184,7 @@ def test_an_index_is_made_by_command(spec, capsys):
 
 
 def test_two_that_index_at_once_do_no_harm(spec, always):
-    """The one that was fenced writes no root; what is there afterwards is whole."""
+    """The fenced one writes no root; the resulting index is complete."""
     records = [run(spec, f"r{n}") for n in range(2)]
     with ControlPlane(spec) as one, ControlPlane(spec) as other:
         first = one.index_keeper("eos")

@@ -1,4 +1,4 @@
-"""A ledger whose topic or key is set carelessly: who is stopped is told what to set, and goes on then."""
+"""A ledger whose topic or key is misconfigured: the error names the setting; runs work once it is fixed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def checks(pipeline):
 
 @pytest.mark.parametrize("pinned", ["identity", "boundary"])
 def test_a_value_that_the_topic_refuses_is_not_pinned_again_and_again(pipeline, pinned):
-    """It cost half a minute of attempts, and then other runs were blamed."""
+    """It once cost half a minute of attempts, and the error blamed other runs."""
     limit = {"max.message.bytes": "150"}
     if pinned == "boundary":
         create_ledger(pipeline.spec.deployment)
@@ -56,7 +56,7 @@ def test_a_value_that_the_topic_refuses_is_not_pinned_again_and_again(pipeline, 
 
 
 def test_a_run_makes_no_ledger_of_a_topic_that_deletes(pipeline):
-    """It is somebody's topic, or it would forget runs after a week; compacted, it is a ledger."""
+    """It is another application's, or would delete runs after a week; once compacted, it is accepted."""
     pipeline.kafka.create_topic(pipeline.ledger, 2)
     with pytest.raises(ConfigurationError, match=r"has cleanup\.policy=delete: .* forgets runs; set compact"):
         pipeline.run()
@@ -76,7 +76,7 @@ def test_doctor_warns_of_a_ledger_that_may_lose_its_end(pipeline):
 
 
 def test_doctor_says_that_runs_without_the_key_are_refused(pipeline):
-    """Every one of them is; the records themselves are in order."""
+    """All of them are refused; the records themselves are valid."""
     signed = replace(pipeline.spec.ledger, key="a-ledgers-secret-of-some-length")
     pipeline.run(ledger=signed)
     with pytest.raises(ConfigurationError, match="ledger_key"):
@@ -89,7 +89,7 @@ def test_doctor_says_that_runs_without_the_key_are_refused(pipeline):
 
 
 def test_a_ledger_that_is_deleted_under_a_run_is_named_as_one(pipeline):
-    """As a topic that does not exist, it was to be created, or called by another ledger's name."""
+    """Otherwise the advice would be to create it as a missing topic, or to name another ledger."""
     pipeline.run("r1")
     pipeline.publish(["c"])
 

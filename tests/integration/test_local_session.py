@@ -1,4 +1,4 @@
-"""A task's own session starts a Python worker early, has one daemon, and waits for nothing at its end."""
+"""A local session starts a Python worker early, has one daemon, and ends without waiting."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.cases import rest_in_chaos
 
 SECRET = "geheim-4711"
 
-# A session as an operator starts it. Prints the daemons after each step, and what the stop left.
+# A session as an operator starts it. Prints the daemons after each step, and those left after the stop.
 SESSION = """
 import json, sys, threading
 from contextlib import suppress
@@ -71,7 +71,7 @@ print(json.dumps(seen))
 
 
 def run_session(**settings: str) -> dict[str, object]:
-    """Return what a session with these settings printed."""
+    """Return what a session with these settings prints."""
     done = subprocess.run(
         [sys.executable, "-c", SESSION, json.dumps(settings)],
         check=True,
@@ -84,7 +84,7 @@ def run_session(**settings: str) -> dict[str, object]:
 
 @pytest.mark.parametrize("sockets", rest_in_chaos(1, ["true", "false"]))
 def test_the_daemon_is_there_before_the_first_task_and_serves_all(sockets):
-    """Started with another environment, it would serve nobody, and a task would start a second one."""
+    """With another environment, it would serve no task, and a task would start a second daemon."""
     secret = {"spark.hadoop.fs.s3a.secret.key": SECRET}
     seen = run_session(**{"spark.python.unix.domain.socket.enabled": sockets, **secret})
     early, *later = seen["steps"]
@@ -93,7 +93,7 @@ def test_the_daemon_is_there_before_the_first_task_and_serves_all(sockets):
     assert later == [early, early]
     assert not seen["left"]
     assert not seen["waited"]
-    # All users of a host read command lines.
+    # Command lines are visible to all users of a host.
     assert seen["secret"] == SECRET
     assert SECRET not in seen["shown"]
     assert "spark.master=local[2]" in seen["shown"]
@@ -101,7 +101,7 @@ def test_the_daemon_is_there_before_the_first_task_and_serves_all(sockets):
 
 @pytest.mark.chaos
 def test_the_first_task_starts_the_daemon_where_the_early_worker_is_off():
-    """By its switch; the session is the same otherwise."""
+    """The switch turns it off; the session is the same otherwise."""
     seen = run_session(**{"spark.airflowEos.earlyWorker": "false"})
     assert not seen["early"]
     assert seen["steps"][0] == []
@@ -118,7 +118,7 @@ def test_the_first_task_starts_the_daemon_where_the_early_worker_is_off():
     ids=["a folder that cannot be made", "a plugin that is missing"],
 )
 def test_a_session_that_cannot_start_says_that_it_is_spark_and_why(settings, reason):
-    """Python's own error of a JVM that ended, a refused connection, reads as if it were the brokers'."""
+    """Python's error is a refused connection to the dead JVM, which looks like an error of the brokers."""
     start = """
 import json, sys
 from airflow_eos.exceptions import RunFailed

@@ -1,4 +1,4 @@
-"""A ledger that was deleted, made again or cut, on a real broker: it may not answer "not committed"."""
+"""A ledger that was deleted, recreated or truncated, on a real broker: it must not report "not committed"."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Timed(Pipeline):
         return self.run(run_id, ranges=Explicit((OffsetRange(self.source, 0, start, start + 10),)), **changes)
 
     def delete_group(self):
-        """As if all offsets had expired."""
+        """Delete the group, as if all offsets had expired."""
         group = f"{self.spec.group_id}.runs"
         self.kafka.admin().delete_consumer_groups([group])[group].result()
 
@@ -90,7 +90,7 @@ def committed(timed):
 
 
 def refuses_all(pipeline, expected, match=""):
-    """New work, a cleared run and a retried one; nothing is written."""
+    """New work, a cleared run and a retried one are refused; nothing is written."""
     before = len(pipeline.output())
     for attempt in (
         lambda: pipeline.interval(2),
@@ -110,7 +110,7 @@ def refuses_all(pipeline, expected, match=""):
 
 @pytest.mark.parametrize("offsets", ["kept", "expired"])
 def test_a_deleted_ledger_is_not_made_again(committed, offsets):
-    """Neither by the next interval's first try nor by a clear; also when no committed offset tells of it."""
+    """Neither the next interval's first try nor a clear creates it, even if no committed offset names it."""
     committed.kafka.delete_topic(committed.ledger)
     if offsets == "expired":
         committed.delete_group()
@@ -121,7 +121,7 @@ def test_a_deleted_ledger_is_not_made_again(committed, offsets):
 
 @pytest.mark.parametrize("state", [State.CHECKED, State.STAGED])
 def test_a_ledger_that_is_deleted_under_a_run_is_no_topic_to_create(timed, state):
-    """Behind the fence, and when its record is in the transaction: the error is that of any other run."""
+    """After the fence, and with its record in the transaction: the error is the same as for any other run."""
 
     def entered(now):
         if now is state:
@@ -134,7 +134,7 @@ def test_a_ledger_that_is_deleted_under_a_run_is_no_topic_to_create(timed, state
 
 @pytest.mark.parametrize("state", [State.ASKED, State.STAGED])
 def test_a_ledger_that_is_made_again_under_a_run_is_not_believed(timed, state):
-    """It forgot what another try has committed meanwhile, and would forget what this one commits."""
+    """It has lost what another try has committed meanwhile, and would lose what this one commits."""
 
     def entered(now):
         if now is state:
@@ -172,7 +172,7 @@ def test_init_makes_a_lost_ledger_again_only_when_told(committed):
 
 
 def test_a_ledger_that_another_environment_made_again_is_refused(committed):
-    """It has an identity and agrees with itself; the offsets of the first one's group name the old topic."""
+    """It has a valid identity, but the offsets of the first environment's group name the old topic."""
     committed.kafka.delete_topic(committed.ledger)
     create_ledger(Deployment(committed.spec.kafka, committed.spec.ledger, "another"))
     refuses_all(committed, LedgerReplaced, "group_id")
@@ -180,7 +180,7 @@ def test_a_ledger_that_another_environment_made_again_is_refused(committed):
 
 @pytest.mark.parametrize("how", ["DeleteRecords", "retention"])
 def test_a_cut_ledger_partition_says_no_to_nothing(committed, how):
-    """A yes that is left is a yes; what is missing may have been in the part that is gone."""
+    """A remaining record counts as committed; a missing one may have been in the deleted part."""
     if how == "DeleteRecords":
         everything = [ClientPartition(committed.ledger, partition, -1) for partition in range(2)]
         assert not deleted(committed, everything), "brokers keep what is only compacted"
@@ -206,7 +206,7 @@ def test_a_cut_ledger_partition_says_no_to_nothing(committed, how):
 
 
 def test_a_yes_that_a_cut_partition_still_holds_is_a_yes(timed):
-    """The record of i0 is deleted, that of i1 is left; the ledger's identity lies in another partition."""
+    """The record of i0 is deleted, that of i1 remains; the ledger's identity is in another partition."""
     timed.spec = replace(timed.spec, pipeline=a_pipeline_in_partition(1, timed.ledger))
     where = TopicPartition(timed.ledger, 1)
     timed.interval(0)
@@ -234,7 +234,7 @@ def a_pipeline_in_partition(wanted, ledger):
 
 
 def deleted(pipeline, partitions):
-    """Delete records; False where the broker has not heard of the new policy yet."""
+    """Delete records; return False if the broker does not know the new policy yet."""
     try:
         for future in pipeline.kafka.admin().delete_records(partitions).values():
             future.result()
@@ -250,7 +250,7 @@ def options_for(pipeline):
 
 
 def test_doctor_tells_a_lost_ledger_from_a_new_one(committed):
-    """Who remembers it, and what to do."""
+    """It names the evidence of the lost one, and the remedy."""
     with missing_at_once():
         new = {
             check.name: check
@@ -283,14 +283,14 @@ COMMANDS = {
     "reset-offsets": ("--group", "{group}", "--topic", "{source}", "--to", "earliest", "--yes"),
 }
 OTHER_COMMANDS = {"abort", "doctor", "init"}
-"""``abort`` asks no ledger, the others have tests of their own here."""
+"""``abort`` needs no ledger, the others have their own tests here."""
 WHATEVER_ITS_IDENTITY = {"dismiss", "sign"}
-"""Commands for a ledger whose identity is not believed: a stranger wrote over it, or it is not signed."""
+"""Commands for a ledger with an untrusted identity: overwritten by another client, or unsigned."""
 
 
 @pytest.mark.parametrize("how", ["deleted", "made again by hand"])
 def test_no_command_tells_to_make_a_lost_ledger_anew(committed, how, tmp_path, capsys):
-    """Nor does a sensor wait for a first run; where nobody remembers one, the advice is to make it."""
+    """Nor does a sensor wait for a first run; without evidence of an earlier ledger, the advice is `init`."""
     committed.kafka.delete_topic(committed.ledger)
     if how == "made again by hand":
         committed.make_ledger_by_hand()
@@ -329,7 +329,7 @@ def test_no_command_tells_to_make_a_lost_ledger_anew(committed, how, tmp_path, c
 
 
 def test_every_command_is_asked_behind_a_lost_ledger():
-    """A new one is in the list, too."""
+    """The list covers new commands, too."""
     assert {command.name for command in definition.COMMANDS if command.cluster} == {
         *COMMANDS,
         *OTHER_COMMANDS,
@@ -337,14 +337,14 @@ def test_every_command_is_asked_behind_a_lost_ledger():
 
 
 def test_compaction_never_moves_the_log_start(embedded_kafka):
-    """Not even where the first records, and then all of them, are gone: only deletion does."""
+    """Not even if the first records, and then all, are removed: only deletion moves it."""
     name = f"compacted-{uuid.uuid4().hex[:8]}"
     embedded_kafka.create_topic(name, partitions=1, config=COMPACTED_SOON)
     producer = Producer({**embedded_kafka.client_config(), "linger.ms": 0})
     where = TopicPartition(name, 0)
 
     def first_offset():
-        """The offset of the first record that is left, after one more that rolls the segment."""
+        """Return the offset of the first remaining record, after one more that rolls the segment."""
         producer.produce(name, key="k", value=None)
         assert producer.flush(30) == 0
         with BrokerConnections(ClientConfig.of(embedded_kafka.client_config())) as connections:
@@ -357,7 +357,7 @@ def test_compaction_never_moves_the_log_start(embedded_kafka):
 
 
 def test_a_ledger_in_use_is_remembered_longer_than_the_id_that_pinned_it():
-    """Brokers that forget ids soon: each run tells anew. Long after the last one nobody remembers a thing."""
+    """Ids expire soon here: each run renews the evidence. Long after the last run there is none."""
     config = {
         "transactional.id.expiration.ms": "8000",
         "transaction.remove.expired.transaction.cleanup.interval.ms": "200",
@@ -384,11 +384,11 @@ def test_a_ledger_in_use_is_remembered_longer_than_the_id_that_pinned_it():
             wait_until(lambda: cluster.describe_transaction(witness) is None)
         with pytest.raises(LedgerMissing, match="init"):
             pipeline.interval(0, clear_number=1)
-        assert pipeline.interval(2).records_read == RECORDS  # docs/guarantees/limits.md names it
+        assert pipeline.interval(2).records_read == RECORDS  # stated in docs/guarantees/limits.md
 
 
 def test_brokers_that_create_topics_on_demand_make_no_ledger():
-    """Theirs would delete its records after a week. The doctor initialises an id beside a missing ledger."""
+    """Such a topic would delete its records after a week. The doctor initialises an id without a ledger."""
     with EmbeddedKafka(broker_config={"auto.create.topics.enable": "true"}) as kafka:
         pipeline = Pipeline(kafka)
         with missing_at_once():
@@ -402,7 +402,7 @@ def test_brokers_that_create_topics_on_demand_make_no_ledger():
 
 
 def is_cut(pipeline):
-    """Whether every partition of the ledger that ever held a record has lost some."""
+    """Return whether every partition of the ledger that ever had a record has lost some."""
     partitions = [TopicPartition(pipeline.ledger, partition) for partition in range(2)]
     with Link(pipeline.spec.kafka) as link:
         cluster = KafkaCluster(link)
@@ -411,11 +411,11 @@ def is_cut(pipeline):
 
 
 class Killed(BaseException):
-    """The process is gone."""
+    """The process dies."""
 
 
 def die_at(call, pipeline, monkeypatch):
-    """Die in the first transaction of all: the pin of the ledger's identity."""
+    """Die in the very first transaction: the pin of the ledger's identity."""
 
     def die(*_):
         raise Killed
@@ -428,7 +428,7 @@ def die_at(call, pipeline, monkeypatch):
 
 @pytest.mark.parametrize("life", [{"try_number": 2}, {"try_number": 3}, {"clear_number": 1, "try_number": 2}])
 def test_a_first_run_that_died_before_the_pin_is_retried_without_help(timed, monkeypatch, life):
-    """The topic is there and has no identity, and nobody ever had a ledger."""
+    """The topic exists without an identity, and no ledger was ever used."""
     die_at("begin", timed, monkeypatch)
     assert timed.has_ledger()
     assert timed.interval(0, **life).records_read == RECORDS
@@ -436,18 +436,18 @@ def test_a_first_run_that_died_before_the_pin_is_retried_without_help(timed, mon
 
 
 def test_a_first_run_that_died_before_the_topic_is_retried_without_help(timed):
-    """A second try is not the first one, and there is nothing at all."""
+    """Although it is a second try, there is no evidence of an earlier ledger."""
     assert timed.interval(0, try_number=2).records_read == RECORDS
 
 
 def test_a_first_run_that_died_in_its_pin_is_retried_without_help(timed, monkeypatch):
-    """The pin's transaction is open, its record written: the retry ends it and pins anew."""
+    """The pin's transaction is open and its record written: the retry aborts it and pins again."""
     die_at("commit", timed, monkeypatch)
     assert timed.interval(0, try_number=2).records_read == RECORDS
 
 
 def test_a_cleared_run_makes_no_ledger_where_nobody_began_one(timed):
-    """It ran before: whatever knew of its ledger may have expired."""
+    """It ran before: all evidence of its ledger may have expired."""
     with missing_at_once(), pytest.raises(LedgerMissing, match="init"):
         timed.interval(0, clear_number=1)
     timed.make_ledger_by_hand()
@@ -458,7 +458,7 @@ def test_a_cleared_run_makes_no_ledger_where_nobody_began_one(timed):
 
 
 def test_a_group_of_another_environment_is_named_as_a_cause(embedded_kafka):
-    """Its ledger is not lost: the new environment has the same Dags, its own prefix and ledger."""
+    """The group's ledger is not lost: the new environment has the same Dags, another prefix and ledger."""
     pipeline = Timed(embedded_kafka)
     pipeline.interval(0)
     own = replace(pipeline.spec.ledger, topic=f"{pipeline.ledger}-staging")
@@ -475,7 +475,7 @@ def test_a_group_of_another_environment_is_named_as_a_cause(embedded_kafka):
 
 
 def test_the_copy_that_a_mirror_makes_of_a_ledger_proves_nothing(embedded_kafka):
-    """No run counts by it, and none begins beside it; once it is gone, the cluster gets its own."""
+    """It proves no run, and no run starts with it; once it is deleted, the cluster gets its own ledger."""
     pipeline, copy = Pipeline(embedded_kafka, partitions=1), f"copy-{uuid.uuid4().hex[:8]}"
     pipeline.publish(["a"])
     pipeline.run("r1")

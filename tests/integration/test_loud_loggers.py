@@ -1,4 +1,4 @@
-"""Credentials stay out of what is logged, however much is: driver, Python workers, every client library."""
+"""Credentials stay out of logs at every level: driver, Python workers, every client library."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.tables import new_catalog
 
 PASSWORD = "password-marker-7d2e"
 STORAGE_SECRET = "storage-marker-90cf"
-"""Of a table's file storage."""
+"""The secret of a table's file storage."""
 _MODULES = "org.apache.kafka.common.security"
 _UNSECURED = f"{_MODULES}.oauthbearer.OAuthBearerLoginModule required"
 _BASE64 = re.compile(rb"[A-Za-z0-9+/_-]{40,}")
@@ -29,7 +29,7 @@ _BASE64 = re.compile(rb"[A-Za-z0-9+/_-]{40,}")
 
 @pytest.fixture(scope="module")
 def kafka():
-    """A broker that takes SCRAM, PLAIN and OAuth tokens without a signature."""
+    """A broker that accepts SCRAM, PLAIN and unsigned OAuth tokens."""
     listener = "listener.name.client"
     with EmbeddedKafka(
         security="SASL_PLAINTEXT",
@@ -47,7 +47,7 @@ def kafka():
 
 
 def settings_of(kafka, mechanism):
-    """Client settings of a mechanism, and what must not be seen of them."""
+    """Return client settings of a mechanism, and those parts of them that must not be visible."""
     base = {"bootstrap.servers": kafka.bootstrap_servers, "security.protocol": "SASL_PLAINTEXT"}
     if mechanism == "PLAIN":
         login = {"sasl.mechanism": "PLAIN", "sasl.username": "loud", "sasl.password": PASSWORD}
@@ -57,12 +57,12 @@ def settings_of(kafka, mechanism):
         token = unsecured_token("")[0].split(".")[1]
         return {**base, **login}, [token[:16], TOKEN_MARKER]
     login = kafka.user("loud")
-    # A proof over a known nonce and salt is enough to try passwords offline.
+    # A SCRAM proof over a known nonce and salt is enough to try passwords offline.
     return login, [login["sasl.password"], "c=biws,r="]
 
 
 def seen(text, secret):
-    """Lines that hold a secret, also inside base64 as py4j writes arguments."""
+    """Return lines that contain a secret, also inside base64, in which py4j sends arguments."""
     wanted = secret.encode()
     found = [line for line in text.splitlines() if wanted in line]
     for line in text.splitlines():
@@ -85,9 +85,9 @@ def storage_of(folder):
 
 
 def run_loudly(kafka, config, folder, catalog=None):
-    """Run once in a process of its own; return all that it and its Python workers have written.
+    """Run once in a separate process; return everything that it and its Python workers wrote.
 
-    :param catalog: of a table, for a second run in the same process.
+    :param catalog: catalog of a table, for a second run in the same process.
     """
     pipeline = Pipeline(kafka)
     pipeline.publish(["a", "b"])

@@ -1,4 +1,4 @@
-"""Arrow processes of a local session go without a DataFrame: with the same guarantees, and only there."""
+"""Arrow processes of a local session run without a DataFrame, only there, and with the same guarantees."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def identity(batch):
 
 @arrow_process
 def marked(batch):
-    """No two executions give alike."""
+    """Return rows that differ in each evaluation."""
     import uuid
 
     import pyarrow as pa
@@ -40,7 +40,7 @@ def topics(broker):
 
 
 def jobs_of(spark, call):
-    """Return how many Spark jobs a call starts."""
+    """Return the number of Spark jobs that a call starts."""
     group = uuid.uuid4().hex
     spark.sparkContext.setJobGroup(group, "")
     try:
@@ -62,7 +62,7 @@ def out_of_order(broker, topic):
 
 @pytest.mark.parametrize("streamed_from", [0, 1 << 30])
 def test_two_jobs_copy_in_order(broker, spark, topics, monkeypatch, streamed_from):
-    """One keeps and counts, one sends; where Spark has to sort, the order is that of the source, too."""
+    """One job seals and counts, one sends; if Spark has to sort, the order is still that of the source."""
     monkeypatch.setattr("airflow_eos.spark.data_plane.STREAMED_FROM", streamed_from)
     plane = SparkDataPlane(spark, broker.spec(*topics), identity)
     check_environment(spark)
@@ -79,7 +79,7 @@ def test_two_jobs_copy_in_order(broker, spark, topics, monkeypatch, streamed_fro
 
 @pytest.mark.parametrize("streamed_from", [0, 1 << 30])
 def test_elements_of_another_seal_are_not_sent(broker, spark, topics, monkeypatch, streamed_from):
-    """All counts fit, as with another copy of a block: only the attempts tell."""
+    """All counts match, as with another copy of a block: only the attempt numbers differ."""
     monkeypatch.setattr("airflow_eos.spark.data_plane.STREAMED_FROM", streamed_from)
     plane = SparkDataPlane(spark, broker.spec(*topics), marked)
     counted, other = (plane.seal(broker.plan(topics[0])) for _ in range(2))
@@ -92,7 +92,7 @@ def test_elements_of_another_seal_are_not_sent(broker, spark, topics, monkeypatc
 
 
 def test_lost_elements_are_not_computed_again(broker, spark, topics):
-    """What was kept is cut off from what it was computed from: the run is told, and seals again."""
+    """Sealed data has no lineage: the run gets an error, and seals again."""
     plane = SparkDataPlane(spark, broker.spec(*topics), marked)
     sealed = plane.seal(broker.plan(topics[0]))
     plane.release(sealed)
@@ -103,7 +103,7 @@ def test_lost_elements_are_not_computed_again(broker, spark, topics):
 
 
 def test_a_second_attempt_writes_nothing(broker, spark, topics, monkeypatch):
-    """Law 1: Spark may start a send task again; it is told so, and the run aborts."""
+    """Law 1: Spark may start a send task again; it refuses, and the run aborts."""
     from pyspark import TaskContext
 
     class Second(send_task.SendTask):
@@ -122,7 +122,7 @@ def test_a_second_attempt_writes_nothing(broker, spark, topics, monkeypatch):
 
 
 def test_a_cancelled_seal_ends(broker, spark, topics, tmp_path):
-    """By its tag, from another thread; the session goes on."""
+    """By its job tag, from another thread; the session continues."""
     marker = str(tmp_path / "begun")
 
     @arrow_process
@@ -146,7 +146,7 @@ def test_a_cancelled_seal_ends(broker, spark, topics, tmp_path):
 
 
 def test_python_workers_go_on_to_the_next_run(broker, spark, topics, tmp_path):
-    """A worker that has not read its input to the end would be thrown away, with all it has imported."""
+    """Spark kills a worker that has not read its input to the end, with all its imports."""
     folder = str(tmp_path)
 
     @arrow_process
@@ -163,7 +163,7 @@ def test_python_workers_go_on_to_the_next_run(broker, spark, topics, tmp_path):
 
 
 def test_a_switch_asks_for_a_dataframe(broker, spark, topics, monkeypatch):
-    """Of Spark's configuration: the session need not be another one of ours."""
+    """A switch in Spark's configuration: a session of the user's may have it, too."""
     plane = SparkDataPlane(spark, broker.spec(*topics), identity)
     plan = broker.plan(topics[0])
     context = spark.sparkContext
@@ -175,7 +175,7 @@ def test_a_switch_asks_for_a_dataframe(broker, spark, topics, monkeypatch):
 
 
 def test_a_python_file_that_a_session_was_given_is_found(broker, spark, topics, tmp_path):
-    """It is added to a session; tasks without a DataFrame find it all the same."""
+    """It was added to a session; tasks without a DataFrame can import it, too."""
     module = tmp_path / "of_the_session.py"
     module.write_text("MARK = b'from a file of the session'\n")
     session = spark.newSession()

@@ -1,6 +1,6 @@
-"""Many small source partitions on a real broker: a seal task reads several, and each of them once.
+"""Many small source partitions on a real broker: a seal task reads several, each exactly once.
 
-The same for both kinds of process function. Slices that a task loses, or reads again, are no output.
+The same for both kinds of process function. Slices that a task loses or reads twice are not written.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ def committed(broker, topic):
 
 
 def numbers(records):
-    """(source partition, number) of each record, in the order of the log."""
+    """Return (source partition, number) of each record, in log order."""
     ordered = sorted(records, key=lambda r: (r.partition, r.offset))
     return [tuple(map(int, record.value.split(b":"))) for record in ordered]
 
 
 def losing(config, slices):
-    """Read all slices of a task but the last."""
+    """Read all slices of a task except the last."""
     for place, records in read_slices(config, slices):
         if place < len(slices) - 1:
             yield place, records
@@ -67,7 +67,7 @@ def repeating(config, slices):
 
 @pytest.mark.parametrize("process", [ARROW, frame], ids=["arrow", "frame"])
 def test_each_record_is_written_once_and_in_order(broker, spark, source, process):
-    """Forty partitions are four tasks; what was read is counted for each partition."""
+    """Forty partitions make four tasks; records read are counted per partition."""
     plan = broker.plan(source)
     tasks = pack_slices(plan_slices(plan.ranges, 2), 2)
     assert [len(slices) for slices in tasks] == [10] * 4
@@ -84,7 +84,7 @@ def test_each_record_is_written_once_and_in_order(broker, spark, source, process
 
 
 def test_ranges_of_every_length_are_read_exactly(broker, spark, source):
-    """From the middle of batches, beside empty ones."""
+    """Ranges begin in the middle of batches, and some are empty."""
     ranges = tuple(OffsetRange(source, p, p % 7, p % 7 + p % 23) for p in range(PARTITIONS))
     plan = RunPlan("explicit", ranges, {}, "g", advances=False)
     sink = broker.topic("out", 3)
@@ -96,7 +96,7 @@ def test_ranges_of_every_length_are_read_exactly(broker, spark, source):
 
 @pytest.mark.parametrize("reading", [losing, repeating])
 def test_a_slice_that_a_task_loses_or_reads_twice_is_never_sent(broker, spark, source, monkeypatch, reading):
-    """The driver counts the slices that were read to their end, each once."""
+    """The driver checks that each slice was read to its end exactly once."""
 
     class Wrong(ArrowSealTask):  # a local class: it goes to the worker by value
         def __call__(self, batches):
@@ -129,7 +129,7 @@ def test_a_read_task_gives_up_on_a_slice_it_lost_or_read_twice(broker, spark, so
 
 
 def test_an_error_names_the_record_in_its_partition(broker, spark, source):
-    """Not the task's first one."""
+    """It names the partition of the failing record, not the task's first one."""
 
     @arrow_process
     def parse(batch):
@@ -144,7 +144,7 @@ def test_an_error_names_the_record_in_its_partition(broker, spark, source):
 
 
 def test_dead_letters_of_several_slices_are_kept(broker, spark, source):
-    """With partition and offset of each."""
+    """Each has its partition and offset."""
     dead = broker.topic("dead", 1)
 
     @arrow_process
@@ -167,7 +167,7 @@ def test_dead_letters_of_several_slices_are_kept(broker, spark, source):
 
 @pytest.mark.parametrize("process", [ARROW, frame], ids=["arrow", "frame"])
 def test_one_deleted_head_among_many_partitions_is_data_loss(broker, spark, process):
-    """It is asked for together with others, and says its own name."""
+    """It is requested together with others, and the error names it."""
     source = broker.numbered("src", PARTITIONS, 20)
     broker.delete_head(source, 17, 4)
     ranges = tuple(OffsetRange(source, p, 0, 20) for p in range(PARTITIONS))

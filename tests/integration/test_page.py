@@ -1,4 +1,4 @@
-"""The pages in Airflow, with Airflow's real application and a real broker: who sees what, what is said."""
+"""The pages in Airflow, with Airflow's real application and a real broker: access rights and contents."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def task(dag):
 @pytest.fixture(scope="module")
 def pipeline(embedded_kafka):
     """Three runs of a Dag that users may see."""
-    # Names as Kafka and Airflow allow them: ids quote them.
+    # Names that Kafka and Airflow allow, and that ids quote.
     names = {"group_id": "team/orders 50%", "pipeline": "한국어/집계 #1"}
     return three_runs(embedded_kafka, **names)
 
@@ -74,18 +74,18 @@ def three_runs(kafka, **changes):
 
 @pytest.fixture(scope="module")
 def other(embedded_kafka, pipeline):
-    """A run of a Dag that Airflow does not show, in the same ledger."""
+    """A run in the same ledger, of a Dag that the user may not see."""
     return another(embedded_kafka, pipeline, task=task(THEIRS))
 
 
 @pytest.fixture(scope="module")
 def nameless(embedded_kafka, pipeline):
-    """A run that names no Dag."""
+    """A run whose record names no Dag."""
     return another(embedded_kafka, pipeline)
 
 
 def tiled(pipeline):
-    """Return what is said of three runs; each partition has its own end."""
+    """Return the sentence on three runs; each partition has its own end."""
     source = pipeline.source
     return f"3 runs tile offsets [0, 6) of {source}-0 and [0, 3) of {source}-1 without gap or overlap"
 
@@ -110,13 +110,13 @@ def mounted(client):
 
 
 def close_desk(client):
-    """Close the connections of the pages: whoever collects them as garbage would be warned."""
+    """Close the connections of the pages: else garbage collection warns of them."""
     mounted(client).state.desk.close()
 
 
 @contextmanager
 def with_desk(client, desk):
-    """Let the pages ask another desk."""
+    """Give the pages another desk."""
     pages = mounted(client)
     before, pages.state.desk = pages.state.desk, desk
     try:
@@ -127,7 +127,7 @@ def with_desk(client, desk):
 
 @pytest.fixture
 def page(app):
-    """Ask for a page as the viewer."""
+    """Request a page as the viewer."""
     app.cookies.clear()
     app.cookies.set("_token", token("viewer"))
     yield app
@@ -137,7 +137,7 @@ def page(app):
 
 @contextmanager
 def own_page(page, made):
-    """Ask for the pages of a ledger of its own."""
+    """Request the pages of a separate ledger."""
     desk = Desk(lambda: made.spec.deployment)
     with with_desk(page, desk):
         yield page
@@ -167,7 +167,7 @@ TWINS = [
 
 @pytest.mark.parametrize("path", [*PATHS, *TWINS])
 def test_nothing_is_served_without_a_login(app, path):
-    """Airflow does not authenticate what a plugin mounts: the pages do."""
+    """Airflow does not authenticate the applications that plugins mount: the pages do it."""
     app.cookies.clear()
     answer = app.get(f"/eos{path}")
     assert answer.status_code == 401
@@ -191,7 +191,7 @@ def test_a_bearer_token_is_a_login(app, pipeline):
 
 
 def test_who_may_not_see_plugins_sees_no_page(app):
-    """A login alone is not enough."""
+    """A login without the permission on plugins is not enough."""
     app.cookies.clear()
     app.cookies.set("_token", token("nobody", role=None))
     assert app.get("/eos/").status_code == 403
@@ -199,7 +199,7 @@ def test_who_may_not_see_plugins_sees_no_page(app):
 
 
 def test_pipelines_of_other_dags_and_of_none_are_not_listed(page, pipeline, other, nameless):
-    """One row: that of the Dag that the user may see."""
+    """One row: the pipeline of the Dag that the user may see."""
     answer = page.get("/eos/")
     assert answer.status_code == 200
     assert pipeline.spec.pipeline in answer.text
@@ -212,7 +212,7 @@ def test_pipelines_of_other_dags_and_of_none_are_not_listed(page, pipeline, othe
 @pytest.mark.parametrize("path", PAGES)
 @pytest.mark.parametrize("twin", ["", "/api/v1"])
 def test_records_of_other_dags_and_of_none_are_refused(page, request, kind, path, twin):
-    """As if they were not there."""
+    """The answer is the same as for records that do not exist."""
     its = request.getfixturevalue(kind)
     asked = twin + path.format(p=its.spec.pipeline, k=run_key(its, "r0"))
     absent = twin + path.format(p="absent", k="absent")
@@ -225,7 +225,7 @@ def test_records_of_other_dags_and_of_none_are_refused(page, request, kind, path
 
 
 def test_a_pipeline_has_its_sentence_its_lanes_and_its_runs(page, pipeline):
-    """And the twin in JSON says the same."""
+    """Its twin in JSON has the same content."""
     name = pipeline.spec.pipeline
     text = page.get(f"/eos/pipeline?name={quote(name)}").text
     assert 'class="sentence whole"' in text
@@ -241,7 +241,7 @@ def test_a_pipeline_has_its_sentence_its_lanes_and_its_runs(page, pipeline):
 
 
 def test_tabs_of_airflow_lead_to_the_page_of_a_pipeline(page, pipeline, other):
-    """Of a Dag that the user may see; what is behind the tab of another one is not said."""
+    """For a Dag that the user may see; the tab of another one reveals nothing."""
     address = "/eos/of?dag_id={}&run_id={}&task_id=copy&map_index={}"
     answer = page.get(address.format(MINE, "never", "{MAP_INDEX}"))
     assert (answer.status_code, "No pipeline is known here" in answer.text) == (404, True)
@@ -257,7 +257,7 @@ def test_tabs_of_airflow_lead_to_the_page_of_a_pipeline(page, pipeline, other):
 
 @pytest.mark.parametrize("entity", ["TASK_INSTANCE", "XCOM"])
 def test_attempts_are_shown_to_whom_airflow_shows_them(page, pipeline, entity, monkeypatch):
-    """An error may quote a record: the right to a Dag alone shows neither task instances nor XComs."""
+    """An error may quote a record: access to a Dag alone shows neither task instances nor XComs."""
     from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
 
     name, failure = pipeline.spec.pipeline, FailureRecord(1, "ProcessFailed", "not a number: '4711'")
@@ -279,7 +279,7 @@ def test_attempts_are_shown_to_whom_airflow_shows_them(page, pipeline, entity, m
 
 
 def test_a_run_is_shown_and_verified(page, pipeline):
-    """Its output is read again; each partition says what was found."""
+    """Its output is read again; each partition shows the result."""
     key = run_key(pipeline, "r1")
     text = page.get("/eos/run", params={"pipeline": pipeline.spec.pipeline, "key": key}).text
     assert f'href="/dags/{MINE}/runs/manual__1"' in text
@@ -289,10 +289,10 @@ def test_a_run_is_shown_and_verified(page, pipeline):
 
 
 def test_a_transaction_that_is_open_now_is_shown(embedded_kafka, page, pipeline, other):
-    """Those of pipelines that the user may see; nothing there can end one."""
+    """Only those of pipelines that the user may see; the page cannot end one."""
     group = {"group_id": f"team/{unique('orders')} 50%"}
     pipeline = another(embedded_kafka, pipeline, task=task(MINE), **group)
-    shown(page, pipeline, 1)  # what the page knows of the ledger may be a second old
+    shown(page, pipeline, 1)  # the page's view of the ledger may be a second old
     pipeline.publish(["d"], partition=0)
     with_open = Paused(pipeline, State.WRITTEN, "r3")
     try:
@@ -312,7 +312,7 @@ def test_a_transaction_that_is_open_now_is_shown(embedded_kafka, page, pipeline,
 
 
 def test_health_is_told_of_brokers_ledger_and_the_topics_that_one_may_see(embedded_kafka, page):
-    """Read-only: the id that the doctor fences is not touched. Topics of other Dags are left out."""
+    """Read-only: the doctor's transactional id is not fenced. Topics of other Dags are omitted."""
     pipeline = three_runs(embedded_kafka)
     other, nameless = (
         another(embedded_kafka, pipeline, task=task(THEIRS)),
@@ -341,7 +341,7 @@ def test_health_is_told_of_brokers_ledger_and_the_topics_that_one_may_see(embedd
 
 
 def test_health_is_not_told_to_whom_no_pipeline_is_shown(app, page, pipeline, monkeypatch):
-    """Neither of brokers nor of the ledger."""
+    """They see neither brokers nor the ledger."""
     monkeypatch.setattr(Viewer, "may_see", lambda *_: False)
     found = page.get("/eos/api/v1/health").json()
     assert found["checks"] == []
@@ -351,7 +351,7 @@ def test_health_is_not_told_to_whom_no_pipeline_is_shown(app, page, pipeline, mo
 
 
 def take_out(pipeline, run_id):
-    """Write a tombstone over a run's record, as whoever may write to the ledger can."""
+    """Write a tombstone for a run's record, as any client with Write on the ledger can."""
     with ControlPlane(pipeline.spec.deployment) as control:
         where = control.ledger.partition_for(pipeline.spec.pipeline)
     key = keys.run_record_key(run_key(pipeline, run_id))
@@ -361,7 +361,7 @@ def take_out(pipeline, run_id):
 
 
 def test_hostile_names_are_text_and_nothing_else(embedded_kafka, page, pipeline):
-    """Wherever they stand: in a run's id, in a key, in notes, in what names the task."""
+    """Wherever they are: in a run's id, in a key, in notes, in the names of the task."""
     from airflow_eos.ui.history import RunHistory
 
     bad = "\"><script>alert(1)</script>'{{7*7}}</pre>"
@@ -409,7 +409,7 @@ def test_hostile_names_are_text_and_nothing_else(embedded_kafka, page, pipeline)
 
 @with_browser
 def test_somebody_logs_in_and_looks(app, pipeline):
-    """From Airflow's view to a pipeline, to a run, to its verified output, by day and by night, and out."""
+    """From Airflow's view to a pipeline, a run and its verified output, in light and dark mode, and out."""
     with served(app.app) as address, browser() as seen:
 
         def follows(scheme, back):
@@ -446,7 +446,7 @@ def test_somebody_logs_in_and_looks(app, pipeline):
 
 
 def test_a_record_taken_out_of_the_ledger_turns_the_sentence_red(embedded_kafka, page, pipeline):
-    """The gap has a place, and the page says which run is not there by its offsets."""
+    """The sentence locates the gap, and the page names the missing run by its offsets."""
     pipeline = three_runs(embedded_kafka, ledger=pipeline.spec.ledger)
     shown(page, pipeline, 3)
     take_out(pipeline, "r1")
@@ -461,14 +461,14 @@ def test_a_record_taken_out_of_the_ledger_turns_the_sentence_red(embedded_kafka,
 
 
 def shown(page, its, runs):
-    """Return the twin of a pipeline's page, once its runs are there: what was read is fresh for a second."""
+    """Return the twin of a pipeline's page once it shows its runs: the page reads once a second at most."""
     path = f"/eos/api/v1/pipeline?name={quote(its.spec.pipeline)}"
     return eventually(lambda: page.get(path).json(), lambda found: found.get("runs") == runs)
 
 
 @pytest.fixture(scope="module")
 def read_twice(embedded_kafka, pipeline):
-    """A pipeline whose group was changed: the new one began again, under no plan of the old one's."""
+    """A pipeline whose group was changed: the new group began again, regardless of the old one's plans."""
     made = Pipeline(embedded_kafka, ledger=pipeline.spec.ledger, task=task(MINE))
     made.publish(["a", "b"])
     made.run("r0")
@@ -478,7 +478,7 @@ def read_twice(embedded_kafka, pipeline):
 
 
 def test_offsets_that_two_runs_have_read_turn_the_sentence_red(page, read_twice):
-    """The overlap has a place, in the sentence and in the drawing."""
+    """The sentence and the drawing locate the overlap."""
     name = read_twice.spec.pipeline
     found = shown(page, read_twice, 2)
     wrong = f"1 overlap in what 2 runs read: offsets [0, 2) of {read_twice.source}-0 were read by 2 runs"
@@ -495,7 +495,7 @@ def test_offsets_that_two_runs_have_read_turn_the_sentence_red(page, read_twice)
 
 @pytest.fixture(scope="module")
 def fenced(embedded_kafka, pipeline):
-    """Three runs; one that was stopped with its transaction open, and replaced; one that aborted its own."""
+    """Three runs; one that was replaced while stopped with an open transaction; one that aborted its own."""
     made = Pipeline(embedded_kafka, ledger=pipeline.spec.ledger, task=task(MINE))
     for number in range(3):
         made.publish([f"a{number}"])
@@ -545,7 +545,7 @@ def test_epochs_tell_who_fenced_whom(page, fenced):
 
 
 def test_a_pipelines_page_shows_where_the_time_of_its_runs_goes(page, fenced):
-    """One bar a run; what a bar shows is also said."""
+    """One bar per run; what a bar shows is also in the text."""
     found = shown(page, fenced, 5)["shares"]
     assert [one["run_id"] for one in found["runs"]] == ["r4", "r3", "r2", "r1", "r0"]
     assert found["states"] == [
@@ -566,7 +566,7 @@ def test_a_pipelines_page_shows_where_the_time_of_its_runs_goes(page, fenced):
 
 
 def test_commands_and_pages_say_the_same(page, fenced, embedded_kafka, pipeline, capsys):
-    """Field by field: what `ledger`, `status` and `verify` print is in the twins, by the same names."""
+    """The twins have each field that `ledger`, `status` and `verify` print, with the same names."""
 
     def command(name, *options):
         where = ["--bootstrap-servers", embedded_kafka.bootstrap_servers, "--prefix", "test"]
@@ -607,7 +607,7 @@ def test_commands_and_pages_say_the_same(page, fenced, embedded_kafka, pipeline,
         (row,) = eventually(lambda: page.get(asked).json()["transactions"], len)
         assert 0 <= row.pop("age_seconds") - told.pop("age_seconds") < 30
         options = told.pop("command").removeprefix("python -m airflow_eos")
-        # The page names no connection: its own may only read.
+        # The page's command names no connection: the page's own may be read-only.
         assert options.startswith(row["command"].removeprefix("airflow eos"))
         assert told == {name: row[name] for name in told}
         assert set(told) == {"transactional_id", "started", "timeout_seconds"}
@@ -619,7 +619,7 @@ def test_commands_and_pages_say_the_same(page, fenced, embedded_kafka, pipeline,
 
 @pytest.fixture
 def robbed(embedded_kafka, pipeline):
-    """A pipeline whose sink was made again, with all of the output but one record."""
+    """A pipeline whose sink was recreated with all of the output but one record."""
     made = Pipeline(embedded_kafka, ledger=pipeline.spec.ledger, task=task(MINE), partitions=1)
     made.publish(["a", "b", "c"])
     made.run("r0")
@@ -632,7 +632,7 @@ def robbed(embedded_kafka, pipeline):
 
 
 def test_a_record_taken_out_of_the_output_turns_run_and_pipeline_red(page, robbed):
-    """As soon as Verify has found it: nobody knows of it before."""
+    """Once Verify has found the loss: it is unknown before."""
     name, key = robbed.spec.pipeline, run_key(robbed, "r0")
     assert shown(page, robbed, 1)["whole"]
     found = page.post("/eos/api/v1/verify", json={"pipeline": name, "run_key": key}).json()
@@ -649,7 +649,7 @@ def test_a_record_taken_out_of_the_output_turns_run_and_pipeline_red(page, robbe
 
 
 def test_output_that_was_deleted_since_is_no_error_and_not_whole(embedded_kafka, page, pipeline):
-    """Retention did it, perhaps: the pipeline's sentence stays as it is."""
+    """Retention may have deleted it: the pipeline's sentence does not change."""
     made = another(embedded_kafka, pipeline, task=task(MINE))
     (receipt,) = (one for one in made.run("r0").receipts if one.records)
     cut = Position(made.sink, receipt.partition, receipt.last_offset + 1)
@@ -664,7 +664,7 @@ def test_output_that_was_deleted_since_is_no_error_and_not_whole(embedded_kafka,
 
 @with_browser
 def test_what_is_wrong_is_seen_in_red(app, read_twice, robbed):
-    """An overlap at once, a record that is missing in the output when Verify was pressed."""
+    """An overlap at once, a record missing in the output after Verify was pressed."""
     red = "rgb(168, 35, 27)"
 
     def colour(selector):
@@ -693,7 +693,7 @@ def test_what_is_wrong_is_seen_in_red(app, read_twice, robbed):
 
 @with_browser
 def test_pages_can_be_used_without_a_mouse_and_without_sight(app, page, fenced, read_twice):
-    """Tab reaches all that can be pressed, in order and in sight; drawings have names; texts are legible."""
+    """Tab reaches every control, in order and visibly; drawings have names; texts are legible."""
     shown(page, fenced, 5)
     name = fenced.spec.pipeline
     key = quote(run_key(fenced, "r4"))
@@ -743,7 +743,7 @@ def test_pages_can_be_used_without_a_mouse_and_without_sight(app, page, fenced, 
 
 @pytest.fixture
 def silent():
-    """A port that takes connections and says nothing."""
+    """A port that accepts connections and never answers."""
     server, held = socket.create_server(("127.0.0.1", 0)), []
 
     def accept():
@@ -764,7 +764,7 @@ def silent():
 
 
 def test_a_silent_broker_costs_five_seconds_and_one_panel(app, page, silent):
-    """Nothing of the connection is shown, and no stack."""
+    """The panel reveals neither the connection nor a stack trace."""
     kafka = {"bootstrap.servers": f"127.0.0.1:{silent}", "sasl.password": "hunter2"}
 
     def where():
@@ -782,7 +782,7 @@ def test_a_silent_broker_costs_five_seconds_and_one_panel(app, page, silent):
         twin = page.get("/eos/api/v1/health")
     assert (twin.status_code, twin.json()["title"]) == (504, "The brokers are silent")
     told.append(twin.text)
-    # What failed is known all the same: now it is asked most.
+    # Failures are known without brokers, and this is when they matter most.
     for path in ("pipelines", f"pipeline?name={MINE}.copy"):
         with with_desk(page, Desk(where, answer_seconds=0.3)):
             twin = page.get(f"/eos/api/v1/{path}")
@@ -795,7 +795,7 @@ def test_a_silent_broker_costs_five_seconds_and_one_panel(app, page, silent):
             assert "The brokers are silent" in text
             assert "BrokersUnavailable" in text
             told += [twin.text, text]
-    # However many questions of his wait for these brokers already: the failures are Airflow's to tell.
+    # However many of this user's requests already wait for brokers, Airflow's own failures are shown.
     desk = Desk(where, answer_seconds=0.3)
     with with_desk(page, desk):
         answers = [page.get("/eos/api/v1/pipelines") for _ in range(4)]
@@ -812,7 +812,7 @@ def test_a_silent_broker_costs_five_seconds_and_one_panel(app, page, silent):
 
 
 def test_a_failure_of_any_kind_is_one_panel(app, page):
-    """Its reason stands in the log."""
+    """Its reason is in the log."""
 
     def failing(error):
         def deployment():
@@ -830,7 +830,7 @@ def test_a_failure_of_any_kind_is_one_panel(app, page):
 
 
 def test_each_sees_the_records_of_the_dags_that_he_may_see(embedded_kafka, pipeline, app, page):
-    """Whoever runs under the name of another team's pipeline neither takes its page nor shows his topics."""
+    """A user who runs another team's pipeline name neither hides that team's page nor reveals its topics."""
     owner = another(embedded_kafka, pipeline, task=task(MINE))
     taker = Pipeline(embedded_kafka, ledger=pipeline.spec.ledger, task=task(THEIRS))
     taker.spec = replace(taker.spec, pipeline=owner.spec.pipeline)
@@ -848,7 +848,7 @@ def test_each_sees_the_records_of_the_dags_that_he_may_see(embedded_kafka, pipel
 
 
 def test_every_answer_has_the_headers(page):
-    """Those that FastAPI itself gives, too; HEAD is answered as GET."""
+    """Also the answers of FastAPI itself; HEAD is answered like GET."""
     for path, status in (("/nothing", 404), ("/pipeline", 422), ("/?order=x", 422), ("/style.css", 200)):
         answer = page.get(f"/eos{path}")
         assert answer.status_code == status
@@ -859,7 +859,7 @@ def test_every_answer_has_the_headers(page):
 
 
 def test_nothing_is_looked_up_before_permission_is_asked(page, other, monkeypatch):
-    """Nobody makes the page read the ledger for a pipeline that is not shown to him."""
+    """A request for a pipeline that the user may not see does not make the page read the ledger."""
     from airflow_eos.ui.history import RunHistory
 
     asked = []
@@ -871,7 +871,7 @@ def test_nothing_is_looked_up_before_permission_is_asked(page, other, monkeypatc
 
 
 def test_a_run_whose_output_spans_too_much_is_not_verified_here(pipeline):
-    """What counts is what has to be read, and not the number of records that the receipt names."""
+    """The offsets that would have to be read count, not the number of records in the receipt."""
     from airflow_eos.operations.queries import run_records
 
     (record, *_), _ = run_records(pipeline.spec.deployment, pipeline.spec.pipeline)
@@ -884,7 +884,7 @@ def test_a_run_whose_output_spans_too_much_is_not_verified_here(pipeline):
     assert desk.verify(record)
 
 
-# -- what others write, take away or leave open, each in a ledger of its own ------------------------------
+# -- what other clients write, remove or leave open, each in a separate ledger ----------------------------
 
 
 def write_record(writer, template, **fields):
@@ -913,7 +913,7 @@ HOSTILE = {
 
 
 def test_a_record_that_no_run_writes_breaks_no_page(embedded_kafka, page):
-    """It is left out, and counted; 3,000 topics that are gone cost one question."""
+    """It is omitted and counted; 3,000 missing topics cost one request."""
     made = Pipeline(embedded_kafka, task=task(MINE))
     made.publish(["a"])
     template = made.run("r0")
@@ -935,7 +935,7 @@ def test_a_record_that_no_run_writes_breaks_no_page(embedded_kafka, page):
 
 
 def test_an_open_transaction_of_a_first_run_has_a_row(embedded_kafka, app, page):
-    """Its pipeline is in no record: who may see the Dag that tried it sees it, and administrators do."""
+    """No record names its pipeline: users who may see its task's Dag see it, and so do administrators."""
     made = Pipeline(embedded_kafka, task=task(MINE))
     made.publish(["a"])
     first = Paused(made, State.OPEN, "r0")
@@ -975,7 +975,7 @@ def test_an_open_transaction_of_a_first_run_has_a_row(embedded_kafka, app, page)
 
 
 def test_a_ledger_that_was_deleted_is_lost_and_not_new(embedded_kafka, page):
-    """As the doctor and runs say."""
+    """As the doctor and runs report it."""
     made = Pipeline(embedded_kafka, task=task(MINE))
     made.publish(["a"])
     made.run("r0")
@@ -992,7 +992,7 @@ def test_a_ledger_that_was_deleted_is_lost_and_not_new(embedded_kafka, page):
 
 @pytest.mark.parametrize("kind", ["source", "sink"])
 def test_a_topic_that_was_deleted_does_not_silence_health(embedded_kafka, page, kind):
-    """It is gone: nobody waits for it."""
+    """It is deleted, so the check does not wait for it."""
     made = Pipeline(embedded_kafka, task=task(MINE))
     made.publish(["a"])
     made.run("r0")

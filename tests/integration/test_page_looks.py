@@ -1,4 +1,4 @@
-"""The pages in Chromium, over given records: by day, by night, wide, narrow, with 0, 1 and 300 pipelines."""
+"""The pages in Chromium, over given records: light, dark, wide, narrow, with 0, 1 and 300 pipelines."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tests.support.page_example import BROKEN, BROKEN_LEDGER, DAILY, FLIGHTS, NE
 from tests.support.page_site import Site, site_served  # isort: skip
 
 WIDE, FRAME, NARROW = (1360, 860), (1200, 800), (390, 844)
-"""A screen, Airflow's frame in one of 1280 pixels, and a telephone."""
+"""A desktop, Airflow's frame in a window of 1280 pixels, and a phone."""
 HIDDEN = """
 const beyond = (one) => one.scrollWidth > one.clientWidth;
 return [document.documentElement, ...document.querySelectorAll('.scroll')].filter(beyond)
   .map((one) => `${one.className || one.tagName}: ${one.scrollWidth} > ${one.clientWidth}`);
 """
-"""Returns what has to be scrolled sideways to be seen."""
+"""JavaScript that returns the elements that need horizontal scrolling."""
 
 FEW, MANY = 5, 300
 
@@ -45,7 +45,7 @@ def run_address(pipelines: int) -> str:
 
 
 def pages(pipelines: int) -> list[str]:
-    """Return the addresses of the pages that look different with so many pipelines."""
+    """Return the addresses of the pages that look different with this number of pipelines."""
     own = [f"/pipeline?name={FLIGHTS}", run_address(pipelines)] if pipelines == 1 else []
     others = [f"/pipeline?name={name}" for name in (DAILY, BROKEN, NEVER)] if pipelines == FEW else []
     return ["/", *([] if pipelines == MANY else ["/transactions", "/health"]), *own, *others]
@@ -54,7 +54,7 @@ def pages(pipelines: int) -> list[str]:
 @with_browser
 @pytest.mark.parametrize("pipelines", rest_in_chaos(2, [FEW, MANY, 0, 1]))
 def test_everything_is_seen_in_any_window_by_day_and_by_night(seen, pipelines):
-    """Nothing has to be scrolled sideways, no text is faint, and what needs a name has one."""
+    """Nothing needs horizontal scrolling, no text is faint, and what needs a name has one."""
     with site_served(site_of(pipelines)) as served:
         for size in (WIDE, FRAME, NARROW):
             seen.resize(*size)
@@ -75,7 +75,7 @@ def test_everything_is_seen_in_any_window_by_day_and_by_night(seen, pipelines):
 
 @with_browser
 def test_three_hundred_pipelines_are_searched_filtered_and_sorted(seen):
-    """What failed is seen first, without a scroll; a card in a narrow window names its columns."""
+    """Failures are visible first, without scrolling; in a narrow window, cards name their columns."""
     with site_served(site_of(MANY)) as served:
         seen.resize(*WIDE)
         seen.open(served.address)
@@ -103,7 +103,7 @@ def test_three_hundred_pipelines_are_searched_filtered_and_sorted(seen):
 
 @with_browser
 def test_states_are_explained_where_they_stand(seen):
-    """In words that everybody reads, not only who has a mouse."""
+    """The explanations are text, visible without a mouse."""
     record = next(iter(site_of(FEW).history.pipelines[FLIGHTS].runs.values()))
     run = run_address(FEW)
     with site_served(site_of(FEW)) as served:
@@ -123,7 +123,7 @@ def test_states_are_explained_where_they_stand(seen):
 
 @with_browser
 def test_lag_and_speed_are_drawn_and_said(seen):
-    """A bar for each run whose figure is known; the table has the figures."""
+    """A bar for each run with a known figure; the table has the figures."""
     with site_served(site_of(1)) as served:
         seen.resize(*WIDE)
         seen.open(f"{served.address}/pipeline?name={FLIGHTS}")
@@ -141,7 +141,7 @@ def test_lag_and_speed_are_drawn_and_said(seen):
 
 @with_browser
 def test_a_page_reads_itself_again_until_that_is_stopped(seen):
-    """By the checkbox, which Tab reaches before the button; the choice outlasts the page."""
+    """The checkbox, which Tab reaches before the button, stops it; the choice persists."""
     hasten = "const wait = setInterval; window.setInterval = (call, ms) => wait(call, ms / 100);"
     script = seen.tell("Page.addScriptToEvaluateOnNewDocument", {"source": hasten})
     passed = "window.turns = 0; setInterval(() => { window.turns += 1; }, 60000)"

@@ -20,7 +20,7 @@ from airflow_eos.sinks.postgres_sink import PostgresSink
 from airflow_eos_testing.postgres import PostgresServer
 from tests.integration.test_table_runs import (
     dismiss,
-    # Runs here too, with the pipeline of this module.
+    # These run here, too, with the pipeline of this module.
     test_a_reprocessing_without_rows_takes_out_what_the_run_wrote,  # noqa: F401
     test_a_zombie_of_a_replacement_changes_nothing,  # noqa: F401
     test_a_zombie_that_passed_its_last_fence_is_stopped_by_the_table,  # noqa: F401
@@ -45,7 +45,7 @@ class PostgresPipeline(Pipeline):
         return super().run(run_id, **{"data": LocalTablePlane, **changes})
 
     def killed(self, state):
-        """Run r1 until it enters a state, and end as a killed process does: nothing is tidied up."""
+        """Run r1 until it enters a state, and end like a killed process, without clean-up."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(PostgresSink, "close", lambda _: None)
             with pytest.raises(Died):
@@ -62,7 +62,7 @@ class PostgresPipeline(Pipeline):
         self.database.create(COLUMNS)
 
     def left(self):
-        """Return how many staging tables of these runs are left."""
+        """Return the number of remaining staging tables of these runs."""
         return len(self.database.staging())
 
 
@@ -74,7 +74,7 @@ def pipeline(embedded_kafka, postgres_server):
 
 
 def committed(pipeline):
-    """The offset of partition 0 that the group has committed."""
+    """Return the group's committed offset of partition 0."""
     consumer = Consumer({**pipeline.kafka.client_config(), "group.id": pipeline.spec.group_id})
     try:
         (place,) = consumer.committed([TopicPartition(pipeline.source, 0)], timeout=60)
@@ -84,14 +84,14 @@ def committed(pipeline):
 
 
 class Refusing(LocalDataPlane):
-    """Nothing is to be sealed."""
+    """Fails if anything is sealed."""
 
     def seal(self, plan, writer=None):
         raise AssertionError("the rows are in the table")
 
 
 def test_rows_offsets_and_record_belong_together(pipeline):
-    """The rows are found by the transaction's id in the record, and nothing that was staged is left."""
+    """The transaction id in the record identifies the rows, and no staged rows are left."""
     pipeline.publish(["a", "b", "c"])
     record = pipeline.run()
 
@@ -111,7 +111,7 @@ def test_rows_offsets_and_record_belong_together(pipeline):
 @pytest.mark.parametrize("run_id", ["r1", "r2"])
 @pytest.mark.parametrize("state", [State.SEALED, State.INTENT, State.PUBLISHED, State.PROVEN], ids=str)
 def test_whoever_comes_after_a_death_at_a_state_leaves_each_record_once(pipeline, state, run_id):
-    """A retry of the run, or the next run of the cursor; more records came in between."""
+    """The run is retried, or the next run of the cursor follows, with more input."""
     pipeline.publish(["a", "b"])
     pipeline.killed(state)
     assert pipeline.left() == (state in (State.SEALED, State.INTENT))
@@ -124,7 +124,7 @@ def test_whoever_comes_after_a_death_at_a_state_leaves_each_record_once(pipeline
 
 
 def test_a_retry_adopts_what_was_published_though_others_have_deleted_it(pipeline):
-    """The rows are not written again, and the record is of the ranges that they were read from."""
+    """The rows are not written again, and the record has the ranges that they were read from."""
     pipeline.publish(["a", "b"])
     pipeline.killed(State.PUBLISHED)
     assert pipeline.values() == ["a", "b"]
@@ -139,7 +139,7 @@ def test_a_retry_adopts_what_was_published_though_others_have_deleted_it(pipelin
 
 
 def test_a_table_made_again_is_refused_until_somebody_has_looked(pipeline):
-    """One that is restored from a dump is another table, too, and has the rows: no command can tell."""
+    """A table restored from a dump is another table, too, although it has the rows: no command can tell."""
     pipeline.publish(["a"])
     pipeline.killed(State.PUBLISHED)
     pipeline.make_again()
@@ -168,7 +168,7 @@ def test_a_zombie_that_wakes_after_its_successor_adds_nothing(pipeline, state):
 
 
 class TwiceStaged(LocalTablePlane):
-    """Rows are staged twice, and the first COPY is not counted: as a repeated task leaves them."""
+    """Stages rows twice and does not count the first COPY, as after a repeated task."""
 
     def seal(self, plan, writer=None):
         super().seal(plan, writer)
@@ -176,7 +176,7 @@ class TwiceStaged(LocalTablePlane):
 
 
 class NoRows(LocalTablePlane):
-    """The process returns nothing."""
+    """The process returns no rows."""
 
     def seal(self, plan, writer=None):
         sealed = super().seal(plan, writer)
@@ -184,7 +184,7 @@ class NoRows(LocalTablePlane):
 
 
 def test_rows_of_a_repeated_task_are_there_once_and_a_run_without_rows_leaves_nothing(pipeline):
-    """What was staged and not counted goes with the attempt."""
+    """Staged rows that were not counted are removed with the attempt."""
     pipeline.publish(["a", "b"])
     pipeline.run("r1", data=TwiceStaged)
     assert pipeline.values() == ["a", "b"]
@@ -196,7 +196,7 @@ def test_rows_of_a_repeated_task_are_there_once_and_a_run_without_rows_leaves_no
 
 
 def test_a_violated_constraint_fails_the_run_until_the_record_is_left_out(pipeline):
-    """At once and by name; the next try settles the INTENT, and what the operator decides is done."""
+    """At once, with the constraint's name; the next try settles the INTENT, as the operator decides."""
     pipeline.database.sql(f"ALTER TABLE {pipeline.database.table} ADD CONSTRAINT no_b CHECK (value <> 'b')")
     pipeline.publish(["a", "b"])
     for number in (1, 2):
@@ -210,7 +210,7 @@ def test_a_violated_constraint_fails_the_run_until_the_record_is_left_out(pipeli
 
 
 def test_upserts_of_runs_and_rounds_leave_the_last_value_of_each_key(embedded_kafka, postgres_server):
-    """A key that is several times in a round, in two rounds and in two runs, with deaths between."""
+    """A key occurs several times in a round, in two rounds and in two runs, with deaths in between."""
     database = Database(postgres_server)
     database.create('value text PRIMARY KEY, "offset" bigint')
     pipeline = PostgresPipeline(embedded_kafka, database, mode="upsert", key=["value"])
@@ -228,7 +228,7 @@ def test_upserts_of_runs_and_rounds_leave_the_last_value_of_each_key(embedded_ka
 
 
 def test_a_crash_of_the_server_loses_no_record_and_doubles_none(embedded_kafka):
-    """Between INTENT and PUBLISHED it empties what is staged; behind PUBLISHED it keeps what is published."""
+    """Between INTENT and PUBLISHED it empties the staging tables; after PUBLISHED it keeps the rows."""
     with PostgresServer() as server:
         database = Database(server)
         database.create('value text NOT NULL, "offset" bigint')

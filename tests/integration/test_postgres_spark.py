@@ -27,7 +27,7 @@ def database(postgres_server):
 
 @pytest.mark.parametrize("process", [frame_process, arrow_columns], ids=["frame", "arrow"])
 def test_tasks_stage_what_the_process_returns(broker, spark, database, process):
-    """Each record once, with the table's default for what is left out; the next run updates by key."""
+    """Each record once, with the table's defaults for omitted columns; the next run updates by key."""
     source = broker.topic("src", 2)
     broker.produce(source, records(500))
     spec = spec_of(broker, database.sink(), source)
@@ -49,7 +49,7 @@ def test_tasks_stage_what_the_process_returns(broker, spark, database, process):
 
 @arrow_process
 def last_offset_of_each_key(batch):
-    """Keys come again in every slice: the values tell which record was the last."""
+    """Each slice has the same keys: the values tell which record was the last."""
     return pa.table(
         {
             "value": pc.cast(batch["key"], pa.string()),
@@ -59,7 +59,7 @@ def last_offset_of_each_key(batch):
 
 
 def test_the_last_record_of_a_key_wins_over_many_tasks(broker, spark, database):
-    """Whichever task stages first: the records of a partition are many slices."""
+    """Whichever task stages first: the records of a partition are split into many slices."""
     source = broker.topic("src", 1)
     count = 45_000
     broker.produce(source, [{"key": b"k%d" % (i % 7), "value": b"", "partition": 0} for i in range(count)])
@@ -83,7 +83,7 @@ def nullable(batch):
 
 
 def test_what_does_not_fit_is_named_with_its_record(broker, spark, database):
-    """A type before anything is read; a value by us, or by the COPY of the task, with topic and offset."""
+    """A type before anything is read; a value by our check, or by the task's COPY, with topic and offset."""
     source = broker.topic("src", 1)
     broker.produce(source, [{"key": None, "value": b"v%d" % i, "partition": 0} for i in range(6)])
     spec = spec_of(broker, database.sink(), source)
@@ -104,7 +104,7 @@ def test_what_does_not_fit_is_named_with_its_record(broker, spark, database):
 
 
 def test_a_refusal_is_of_the_record_that_it_names(broker, spark, database):
-    """A task refuses the second record before the first one, which the search finds."""
+    """A task refuses the second record before the first one, and the search finds the second."""
     source = broker.topic("src", 1)
     broker.produce(source, [{"key": None, "value": v, "partition": 0} for v in (b"a", b"\0", b"\xff", b"b")])
     spec = spec_of(broker, database.sink(), source)

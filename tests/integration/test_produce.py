@@ -46,7 +46,7 @@ from tests.support.wire_requests import (
 
 
 def test_receipts_say_what_the_log_and_the_broker_say(connections, kafka_topic):
-    """Offsets, counts and sequences of several partitions; also one without any batch."""
+    """Offsets, counts and sequences of several partitions, one of them without batches."""
     topic = kafka_topic("out", partitions=4)
     every = [partition(topic, n) for n in range(4)]
     identity = open_transaction(connections, topic, every)
@@ -81,7 +81,7 @@ def test_receipts_say_what_the_log_and_the_broker_say(connections, kafka_topic):
 
 
 def test_a_second_transaction_continues_behind_the_first(connections, kafka_topic):
-    """Sequences begin at 0 again in a new epoch; offsets go on behind the marker."""
+    """Sequences begin at 0 again in a new epoch; offsets continue after the marker."""
     where = partition(kafka_topic("twice"))
     for expected_first, prefix in ((0, "a"), (21, "b")):
         identity = open_transaction(connections, "twice", [where])
@@ -92,7 +92,7 @@ def test_a_second_transaction_continues_behind_the_first(connections, kafka_topi
 
 
 def test_the_same_batches_in_the_same_epoch_are_found(connections, kafka_topic):
-    """The broker acknowledges the repetition with the old offsets: nothing is written, and we say so."""
+    """The broker acknowledges the retry with the old offsets: nothing is written, and an error says so."""
     where = partition(kafka_topic("again"))
     identity = open_transaction(connections, "again", [where])
     (receipt,) = send_partitions(connections, identity, {where: sealed(texts("a", 30))})
@@ -103,7 +103,7 @@ def test_the_same_batches_in_the_same_epoch_are_found(connections, kafka_topic):
 
 
 def test_a_second_attempt_that_is_longer_than_the_brokers_memory_is_found(connections, kafka_topic):
-    """More than five batches written: an old sequence is refused, the run stops."""
+    """After more than five batches an old sequence is refused, and the run stops."""
     where = partition(kafka_topic("again-long"))
     identity = open_transaction(connections, "again-long", [where])
     send_partitions(connections, identity, {where: sealed(texts("a", 100))})
@@ -113,7 +113,7 @@ def test_a_second_attempt_that_is_longer_than_the_brokers_memory_is_found(connec
 
 
 def test_lost_answers_are_repeated_without_a_duplicate(connections, kafka_topic, monkeypatch):
-    """The broker wrote the batches, the client heard nothing: the broker recognises the repetition."""
+    """The broker wrote the batches but the client got no answer: the broker recognises the retry."""
     where = partition(kafka_topic("lost"))
     identity = open_transaction(connections, "lost", [where])
     send = connections.send
@@ -152,7 +152,7 @@ def test_a_fenced_writer_writes_nothing(connections, kafka_topic):
 
 
 def test_a_writer_is_fenced_in_the_middle(connections, kafka_topic):
-    """A takeover while batches are under way stops the old attempt: only the new one is visible."""
+    """A takeover with batches in flight stops the old attempt: only the new one's records are visible."""
     topic = kafka_topic("taken", partitions=3)
     every = [partition(topic, n) for n in range(3)]
     old = open_transaction(connections, "taken", every)
@@ -178,7 +178,7 @@ def test_a_writer_is_fenced_in_the_middle(connections, kafka_topic):
 
 
 def test_a_partition_that_was_not_added_is_refused(connections, kafka_topic):
-    """A driver bug, or a writer that comes too late: nothing is written, no retry."""
+    """Because of a bug in the driver, or a late writer: nothing is written, no retry."""
     topic = kafka_topic("unknown-to-txn", partitions=2)
     identity = open_transaction(connections, topic, [partition(topic, 0)])
     with pytest.raises(ProtocolViolation, match=r"not in the transaction"):
@@ -189,7 +189,7 @@ def test_a_partition_that_was_not_added_is_refused(connections, kafka_topic):
 
 @pytest.mark.parametrize("committed", [True, False])
 def test_a_writer_that_comes_after_the_end_is_refused(connections, kafka_topic, committed):
-    """Behind commit or abort the same epoch writes nothing."""
+    """After commit or abort, the same epoch writes nothing."""
     where = partition(kafka_topic("late"))
     identity = open_transaction(connections, f"late-{committed}", [where])
     (receipt,) = send_partitions(connections, identity, {where: sealed(texts("a", 3))})
@@ -223,7 +223,7 @@ def test_another_producers_identity_is_refused(connections, kafka_topic):
 
 
 def test_a_batch_above_the_topics_limit_names_the_setting(connections, kafka_topic):
-    """max.message.bytes of the topic decides."""
+    """The topic's max.message.bytes decides."""
     where = partition(kafka_topic("small", config={"max.message.bytes": "2000"}))
     identity = open_transaction(connections, "small", [where])
     with pytest.raises(RecordTooLarge, match=r"max\.message\.bytes"):
@@ -238,7 +238,7 @@ def test_an_unknown_topic_is_named_before_anything_is_sent(connections):
 
 
 def test_many_partitions_share_few_requests(connections, kafka_topic, monkeypatch):
-    """36 partitions: the first batches leave in one request, and all of them are exact."""
+    """36 partitions: the first batches are sent in one request, and the output is exact."""
     topic = kafka_topic("many", partitions=36)
     every = [partition(topic, n) for n in range(36)]
     identity = open_transaction(connections, topic, every)
@@ -259,7 +259,7 @@ def test_many_partitions_share_few_requests(connections, kafka_topic, monkeypatc
 
 
 def test_the_source_is_read_only_as_fast_as_it_is_sent(connections, kafka_topic):
-    """At most the window is in memory."""
+    """At most one window of batches is in memory."""
     where = partition(kafka_topic("lazy"))
     identity = open_transaction(connections, "lazy", [where])
     taken = []
@@ -280,13 +280,13 @@ def test_the_source_is_read_only_as_fast_as_it_is_sent(connections, kafka_topic)
 
 @pytest.fixture(scope="module")
 def killed_kafka():
-    """One broker for the tests that kill it and start it again."""
+    """One broker for the tests that kill and restart it."""
     with EmbeddedKafka(broker_config=support.QUICK_SESSIONS) as kafka:
         yield kafka
 
 
 def test_a_killed_broker_that_comes_back_costs_nothing_but_time(killed_kafka, kafka_topic, monkeypatch):
-    """One broker, SIGKILL in the middle of a send, one batch at a time, started again: exact."""
+    """The only broker is killed during a send, one batch at a time, and restarted: the output is exact."""
     monkeypatch.setattr(partition_queue, "MAX_IN_FLIGHT", 1)
     kafka = killed_kafka
     with BrokerConnections(kafka.client_config()) as connections:
@@ -310,7 +310,7 @@ def test_a_killed_broker_that_comes_back_costs_nothing_but_time(killed_kafka, ka
 
 @pytest.fixture
 def send_over_a_restart(killed_kafka, kafka_topic):
-    """Write batches of ten whose acknowledgements, all but the first, die with the only broker.
+    """Write batches of ten; all acknowledgements but the first are lost with the only broker.
 
     Returns what the send returned or raised, the direct connections, the identity and the partition.
     """
@@ -345,7 +345,7 @@ def send_over_a_restart(killed_kafka, kafka_topic):
 
 
 def test_a_restarted_broker_knows_the_last_batch_again(send_over_a_restart):
-    """Its acknowledgement died with the broker; the repetition is answered with the old offset."""
+    """Its acknowledgement was lost with the broker; the retry is answered with the old offset."""
     send, connections, identity, where = send_over_a_restart
     (receipt,) = send(unanswered=1)
     assert (receipt.first_offset, receipt.last_offset, receipt.batches) == (0, 19, 2)
@@ -355,7 +355,7 @@ def test_a_restarted_broker_knows_the_last_batch_again(send_over_a_restart):
 
 @pytest.mark.parametrize("unanswered", rest_in_chaos(1, [2, 5]))
 def test_a_restarted_broker_has_forgotten_all_but_the_last_batch(send_over_a_restart, unanswered):
-    """It cannot tell the repetition from a second attempt: the attempt ends, the next one is exact."""
+    """It cannot tell the retry from a second attempt: the attempt ends, and the next one is exact."""
     send, connections, identity, where = send_over_a_restart
     with pytest.raises(ProtocolViolation, match=r"restart-\w+-0 \(sequence 10, .* or the broker restarted"):
         send(unanswered)
@@ -389,7 +389,7 @@ def test_a_broker_that_stays_dead_times_out():
     ["SASL_SSL", *(pytest.param(each, marks=pytest.mark.chaos) for each in ("SASL_PLAINTEXT", "SSL"))],
 )
 def test_secured_brokers_are_written_and_read(security):
-    """TLS and SCRAM by the same configuration a confluent-kafka client gets; large enough to fill buffers."""
+    """TLS and SCRAM with the configuration of a confluent-kafka client; enough data to fill buffers."""
     with (
         EmbeddedKafka(security=security) as kafka,
         BrokerConnections(kafka.client_config()) as connections,

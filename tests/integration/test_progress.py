@@ -1,4 +1,4 @@
-"""What sensors ask, on a real broker: lag, the end of an interval, a committed run."""
+"""What sensors wait for, on a real broker: lag, the end of an interval, a committed run."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def pipeline(embedded_kafka: Any) -> Pipeline:
 
 @contextmanager
 def open_transaction(pipeline: Pipeline, partition: int, timestamp: int) -> Iterator[None]:
-    """One record of a transaction that is open in the block, and committed with its marker behind it."""
+    """Open a transaction with one record in the block, then commit it and wait for its marker."""
     producer = Producer({**pipeline.kafka.client_config(), "transactional.id": f"open-{pipeline.source}"})
     producer.init_transactions(30)
     producer.begin_transaction()
@@ -59,7 +59,7 @@ def test_lag_is_what_a_cursor_run_would_read(pipeline: Pipeline) -> None:
 
     pipeline.publish(["a", "b", "c"])
     pipeline.publish(["d"], partition=1)
-    with missing_at_once():  # there is no ledger yet
+    with missing_at_once():  # no ledger exists yet
         assert spans() == [(0, 3), (0, 1)]
     pipeline.run()
     assert spans() == [(3, 3), (1, 1)]
@@ -70,7 +70,7 @@ def test_lag_is_what_a_cursor_run_would_read(pipeline: Pipeline) -> None:
 
 
 def test_position_comes_from_the_ledger_where_group_offsets_are_gone(pipeline: Pipeline) -> None:
-    """As the run itself starts: a group whose offsets expired has not to read everything again."""
+    """Like the run itself: a group whose offsets expired need not read everything again."""
     spec = pipeline.spec
     pipeline.publish(["a", "b"])
     pipeline.run()
@@ -91,7 +91,7 @@ def test_position_comes_from_the_ledger_where_group_offsets_are_gone(pipeline: P
 
 
 def test_all_of_a_topic_that_was_made_again_is_unread(pipeline: Pipeline) -> None:
-    """The sensor lets the run start, which says what happened: the old position would hide the new head."""
+    """The sensor lets the run start, which reports the reason: the old position would hide the new head."""
     spec = pipeline.spec
     pipeline.publish(["a", "b", "c"])
     pipeline.run()
@@ -109,7 +109,7 @@ def test_all_of_a_topic_that_was_made_again_is_unread(pipeline: Pipeline) -> Non
 
 
 def test_run_that_begins_at_the_end_fixes_the_position(pipeline: Pipeline) -> None:
-    """Until then nothing is ever unread: what comes after the run is, in an added partition everything."""
+    """Until then nothing is unread; later, what arrived after the run, and all of an added partition."""
     spec = pipeline.spec
 
     def found() -> Unread:
@@ -117,7 +117,7 @@ def test_run_that_begins_at_the_end_fixes_the_position(pipeline: Pipeline) -> No
         return unread(*asked, start="latest", ledger=spec.ledger)
 
     pipeline.publish(["a", "b"])
-    with missing_at_once():  # there is no ledger yet
+    with missing_at_once():  # no ledger exists yet
         assert (found().offsets, len(found().without_position)) == (0, 2)
     assert pipeline.run(ranges=Cursor(start="latest")).records_read == 0
     assert (found().offsets, len(found().without_position)) == (0, 0)
@@ -130,19 +130,19 @@ def test_run_that_begins_at_the_end_fixes_the_position(pipeline: Pipeline) -> No
 
 
 def test_unknown_topic_is_named(pipeline: Pipeline) -> None:
-    """A sensor on a topic that is missing says which."""
+    """A sensor on a missing topic names it."""
     with missing_at_once(), pytest.raises(UnknownTopic, match="not-there"):
         unread(pipeline.spec.kafka, "g", ["not-there"], ledger=pipeline.spec.ledger)
 
 
 def test_interval_is_over_when_every_partition_has_passed_its_end(pipeline: Pipeline) -> None:
-    """Clock, then each partition, idle ones by the policy, and never past an open transaction."""
+    """It depends on the clock and on each partition, idle ones by policy, never past an open transaction."""
     spec = pipeline.spec
     interval = Interval(NOON - HOUR, NOON, dt.timedelta(minutes=5))
 
     def waiting(minutes: float, idle: Any = "allowed_lateness") -> int:
         now = NOON + dt.timedelta(minutes=minutes)
-        with missing_at_once():  # there is no ledger
+        with missing_at_once():  # no ledger exists
             return len(
                 interval_waits_for(
                     spec.kafka, spec.source_topics, interval, idle=idle, ledger=spec.ledger, now=now
@@ -157,14 +157,14 @@ def test_interval_is_over_when_every_partition_has_passed_its_end(pipeline: Pipe
     pipeline.publish(["at the end"], timestamp=ms(NOON))
     assert waiting(1) == 1
     with open_transaction(pipeline, 1, ms(NOON) + 1000):
-        assert waiting(1) == 0  # its first record is where the interval ends: nothing before it is open
+        assert waiting(1) == 0  # its first record is at the interval's end: nothing before it is open
     with open_transaction(pipeline, 0, ms(NOON) - 2000):
-        assert waiting(1) == 0  # behind a record that ended the interval
+        assert waiting(1) == 0  # after a record that ended the interval
     assert waiting(0, idle="wait") == 0
 
 
 def test_interval_with_a_transaction_open_before_its_end_is_not_over(pipeline: Pipeline) -> None:
-    """The run over it could not start: its records are not decided."""
+    """The run of this interval could not start: some of its records are undecided."""
     spec = pipeline.spec
     asked = spec.kafka, spec.source_topics, Interval(NOON - HOUR, NOON, dt.timedelta(0))
     pipeline.publish(["x"], partition=1, timestamp=ms(NOON))
@@ -172,7 +172,7 @@ def test_interval_with_a_transaction_open_before_its_end_is_not_over(pipeline: P
         pipeline.publish(["after"], timestamp=ms(NOON) + 5)
         (waiting,) = interval_waits_for(*asked, now=NOON + HOUR, ledger=spec.ledger)
         assert f"{pipeline.source}-0: a transaction is open" in waiting
-    with missing_at_once():  # there is no ledger
+    with missing_at_once():  # no ledger exists
         assert interval_waits_for(*asked, now=NOON + HOUR, ledger=spec.ledger) == []
 
 

@@ -1,4 +1,4 @@
-"""Old run records leave a real ledger; what they answered for is refused, and nothing is done twice."""
+"""Old run records are pruned from a real ledger; their runs are refused, and no run is repeated."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SECRET = "a-ledgers-secret-of-some-length"
 
 @pytest.fixture(params=["", SECRET], ids=["unsigned", "signed"])
 def spec(request, embedded_kafka, kafka_topic):
-    """A run that has nothing to read: it is committed without Spark."""
+    """A run without input: it commits without Spark."""
     name = unique("pruned")
     return RunSpec(
         kafka=embedded_kafka.client_config(),
@@ -45,7 +45,7 @@ def spec(request, embedded_kafka, kafka_topic):
 
 @pytest.fixture
 def young(monkeypatch):
-    """Records of this very moment may be pruned."""
+    """Let records be pruned at any age."""
     monkeypatch.setattr(ledger_upkeep, "MIN_AGE", -DAY)
 
 
@@ -65,7 +65,7 @@ def records(spec, kind):
 
 
 def test_a_pruned_run_is_refused_and_new_ones_go_on(spec, young):
-    """Whoever asks: the run, a sensor, a look-up. The last run stays, and the cursor."""
+    """The run, a sensor and a look-up are refused. The last run and the cursor stay."""
     for number in range(4):
         run(spec, f"r{number}")
     assert prune(spec, execute=False) == {spec.pipeline: {"runs": 3, "records": 3}}
@@ -100,7 +100,7 @@ def test_a_pruned_run_is_refused_and_new_ones_go_on(spec, young):
 
 
 def test_a_pruned_run_is_written_again_as_its_refusal_says(spec, young):
-    """Another Dag run has the same interval; another pipeline may not move the cursor of the group."""
+    """Another Dag run with the same interval writes it; another pipeline may not move the group's cursor."""
     end = dt.datetime.now(dt.timezone.utc) - DAY
     hours = [Interval(end - 2 * DAY, end - DAY), Interval(end - DAY, end)]
     for number, interval in enumerate(hours):
@@ -121,7 +121,7 @@ def test_a_pruned_run_is_written_again_as_its_refusal_says(spec, young):
 
 
 def test_rounds_go_together_with_their_last_one(spec, young):
-    """A run in rounds is one run; asked for with rounds or without it is refused."""
+    """A run in rounds is one run; it is refused with rounds and without."""
     loops = Cursor(max_records=10, until_caught_up=True)
     Run(None, replace(spec, run_id="loop", ranges=loops), lambda df: df).execute()
     run(spec, "last")
@@ -132,7 +132,7 @@ def test_rounds_go_together_with_their_last_one(spec, young):
 
 
 def test_pruned_intervals_and_offsets_are_no_gaps(spec, young):
-    """`status` and the page know what was covered; what is missing is still missing."""
+    """`status` and the page know which intervals were covered; a gap stays a gap."""
     start = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
 
     def day(number):
@@ -157,11 +157,11 @@ def test_pruned_intervals_and_offsets_are_no_gaps(spec, young):
         assert not any(segment.kind is Kind.GAP for lane in one.lanes for segment in lane.segments)
     with pytest.raises(LedgerPruned):
         run(spec, "d2", ranges=day(2))
-    assert not run(spec, "d3", ranges=day(3)).found  # old, and never done
+    assert not run(spec, "d3", ranges=day(3)).found  # old, and never run
 
 
 def test_records_that_may_be_needed_are_not_pruned(spec):
-    """Less than a day old; a retry asks for them."""
+    """They are less than a day old, so that a retry may need them."""
     run(spec, "r0")
     run(spec, "r1")
     with pytest.raises(ConfigurationError, match="less than a day ago"):
@@ -173,7 +173,7 @@ def test_records_that_may_be_needed_are_not_pruned(spec):
 
 def test_the_command_says_first_what_it_would_do(spec, young, capsys, monkeypatch):
     """Without --yes nothing is written."""
-    spec = replace(spec, ledger=replace(spec.ledger, key=""))  # the command takes none but from a file
+    spec = replace(spec, ledger=replace(spec.ledger, key=""))  # the command accepts a key from a file only
     for number in range(3):
         run(spec, f"r{number}")
     common = ["prune", "--before", "2100-01-01", "--bootstrap-servers", spec.kafka["bootstrap.servers"]]

@@ -1,4 +1,4 @@
-"""Quotas of real brokers: a throttled client waits in order, says why, and gives up only where it must."""
+"""Quotas of real brokers: a throttled client keeps its order, logs the reason, and fails only if it must."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.support.wire_requests import (
 
 
 def limit(connections, client_id, quota, value):
-    """Give a client a quota."""
+    """Set a client's quota."""
     entry = AlterClientQuotasRequest.EntryData
     given = entry(
         entity=[entry.EntityData(entity_type="client-id", entity_name=client_id)],
@@ -40,7 +40,7 @@ def limit(connections, client_id, quota, value):
 
 
 def test_a_client_that_is_throttled_after_each_answer_gets_the_next_one(embedded_kafka, connections, caplog):
-    """Who fails until then asks for leader or coordinator again, whose answer is throttled too."""
+    """A request sent while the broker throttles the client waits: a retry would be throttled, too."""
     limit(connections, "few-requests", "request_percentage", 0.0001)
     request = MetadataRequest(topics=[], max_version=12)
     with BrokerConnections({**embedded_kafka.client_config(), "client.id": "few-requests"}) as throttled:
@@ -50,7 +50,7 @@ def test_a_client_that_is_throttled_after_each_answer_gets_the_next_one(embedded
 
 
 def test_a_throttled_client_is_told_of_its_quota(embedded_kafka, connections, kafka_topic):
-    """A broker answers, and takes the next request so many seconds later that the batch times out."""
+    """The broker answers, but accepts the next request only seconds later, so that the batch times out."""
     topic = kafka_topic("throttled")
     where = partition(topic)
     identity = open_transaction(connections, topic, [where])
@@ -66,12 +66,12 @@ def test_a_throttled_client_is_told_of_its_quota(embedded_kafka, connections, ka
 def test_batches_keep_their_order_while_a_broker_throttles_the_client(
     embedded_kafka, connections, kafka_topic
 ):
-    """Several of a partition wait for the end of the pause: out of order, the broker would refuse them."""
+    """Batches of a partition wait for the end of the pause: out of order, the broker would refuse them."""
     topic = kafka_topic("in-order")
     where = partition(topic)
     identity = open_transaction(connections, topic, [where])
     limit(connections, "in-order", "producer_byte_rate", 98_000.0)
-    # More than may be sent in the 10 s that the brokers look back, then batches that cost some ms each.
+    # More than the quota allows in the brokers' window of 10 s, then batches that cost some ms each.
     written = ["x" * 1_000_000, *texts("a", 12)]
     with BrokerConnections({**embedded_kafka.client_config(), "client.id": "in-order"}) as throttled:
         (receipt,) = send_partitions(throttled, identity, {where: sealed(written, 1)})
@@ -81,7 +81,7 @@ def test_batches_keep_their_order_while_a_broker_throttles_the_client(
 
 
 def test_readers_who_share_a_small_quota_take_turns(embedded_kafka, connections, kafka_topic):
-    """Each waits for the bytes of the others, longer than for a broker that does not serve it."""
+    """Each waits while the others use the quota, longer than for a broker that serves no data."""
     where = partition(kafka_topic("shared-quota"))
     receipt = transaction(connections, where, ["x" * 50_000] * 3, records_per_batch=1)
     limit(connections, "many-readers", "consumer_byte_rate", 50_000.0)

@@ -16,6 +16,7 @@ from airflow_eos.exceptions import (
     LedgerReplaced,
     NoStartingPoint,
     OffsetsOutOfRange,
+    RangeUndecided,
     RunAlreadyCommitted,
     TopicRecreated,
     UnknownTopic,
@@ -25,6 +26,8 @@ from airflow_eos.model.ranges import TopicPartition as ProductPartition
 from airflow_eos.model.spec import Deployment
 from airflow_eos.operations.cursor_reset import Reset, reset_cursor
 from airflow_eos.operations.queries import create_ledger
+from airflow_eos.operators.retriable import is_final
+from tests.support.brokers import foreign_transaction
 from tests.support.group_offsets import commit_offset
 from tests.support.local_runs import Pipeline
 from tests.support.missing_topics import missing_at_once
@@ -41,7 +44,7 @@ def _spans(record):
 
 
 def test_output_offsets_and_record_are_committed_together(pipeline):
-    """One run: every record copied, offsets at the ends, the record says what was done."""
+    """One run: every record is copied, offsets are at the ends, and the record describes the run."""
     pipeline.publish(["a", "b", "c"], partition=0)
     pipeline.publish(["d"], partition=1)
     record = pipeline.run()
@@ -64,7 +67,7 @@ def test_output_offsets_and_record_are_committed_together(pipeline):
 
 
 def test_the_next_run_reads_only_what_came_since(pipeline):
-    """The cursor moves; a retry of the first run is answered from the ledger."""
+    """The cursor moves; a retry of the first run gets its record from the ledger."""
     pipeline.publish(["a"])
     first = pipeline.run("r1")
     pipeline.publish(["b"])
@@ -77,7 +80,7 @@ def test_the_next_run_reads_only_what_came_since(pipeline):
 
 
 def test_notes_of_very_many_partitions_leave_room_in_the_record(pipeline, monkeypatch):
-    """One for each of thousands, as after the group's offsets have expired, would be refused with it."""
+    """A note for each of thousands, as after the group's offsets expired, would make the record too large."""
     monkeypatch.setattr("airflow_eos.run.planner.MOST_NOTES", 4)
     pipeline.run("r0")
     pipeline.add_partitions(pipeline.source, 9)
@@ -89,7 +92,7 @@ def test_notes_of_very_many_partitions_leave_room_in_the_record(pipeline, monkey
 
 
 def test_an_empty_run_is_a_success_that_is_recorded(pipeline):
-    """Nothing to read: committed all the same, found again."""
+    """Without input a run commits nevertheless, and is found again."""
     record = pipeline.run("r1")
     assert (record.records_read, record.records_written, record.found) == (0, 0, False)
     assert pipeline.run("r1", try_number=2).found
@@ -106,7 +109,7 @@ def test_max_records_bounds_a_run_and_loses_nothing(pipeline):
 
 @pytest.mark.parametrize(("start", "expected"), [("earliest", 2), ("latest", 0)])
 def test_the_start_policy_counts_for_the_first_run_only(pipeline, start, expected):
-    """Latest skips what was there before the first run, never what comes after it."""
+    """Latest skips what was there before the first run, never what arrives after it."""
     pipeline.publish(["a", "b"])
     assert pipeline.run("r1", ranges=Cursor(start=start)).records_read == expected
     pipeline.publish(["c"])
@@ -120,7 +123,7 @@ def test_without_a_starting_point_fail_refuses(pipeline):
 
 
 def test_the_offsets_of_an_existing_consumer_group_are_adopted(pipeline):
-    """Moving from a plain consumer: the first run starts where it stood, and says so."""
+    """Migration from a plain consumer: the first run starts at its offsets, and notes it."""
     pipeline.publish(["a", "b"])
     commit_offset(pipeline.spec.kafka, pipeline.spec.group_id, pipeline.source, 1)
     record = pipeline.run()
@@ -128,8 +131,30 @@ def test_the_offsets_of_an_existing_consumer_group_are_adopted(pipeline):
     assert "adopting" in record.details["notes"][0]
 
 
+def test_an_adopted_position_in_an_open_transaction_is_worth_another_try(pipeline):
+    """A read_uncommitted consumer, the default, commits what is open: a reset would write it twice."""
+    pipeline.publish(["a"])
+    with foreign_transaction(pipeline.spec.kafka, pipeline.source, ("b", "b"), ("c", "c")) as foreign:
+        commit_offset(pipeline.spec.kafka, pipeline.spec.group_id, pipeline.source, 2)
+        with pytest.raises(RangeUndecided, match=r"stands at 2 in .*offset 1 of .*'foreign-") as refused:
+            pipeline.run()
+        assert not is_final(refused.value)
+        to_committed = Reset(
+            pipeline.spec.group_id, "committed", topics=[pipeline.source], pipeline=pipeline.spec.pipeline
+        )
+        with pytest.raises(OffsetsOutOfRange, match=r"offset 2 is not between .*last stable offset 1"):
+            reset_cursor(pipeline.spec.deployment, to_committed)
+        foreign.commit_transaction(30)
+    wait_until(lambda: pipeline.run(try_number=2).records_read == 1)
+    assert pipeline.output() == ["c"]
+    beyond = f"{pipeline.spec.group_id}-beyond"
+    commit_offset(pipeline.spec.kafka, beyond, pipeline.source, 9)
+    with pytest.raises(CursorMoved, match=r"stands at 9 in .*beyond the end of the log at 4"):
+        pipeline.run("r2", group_id=beyond, pipeline=beyond)
+
+
 def test_expired_group_offsets_are_restored_from_the_ledger(pipeline):
-    """An idle group's offsets are gone: the run goes on from the cursor instead of repeating everything."""
+    """An idle group's offsets expired: the run continues from the cursor instead of repeating everything."""
     pipeline.publish(["a"])
     pipeline.run("r1")
     admin = pipeline.kafka.admin()
@@ -141,7 +166,7 @@ def test_expired_group_offsets_are_restored_from_the_ledger(pipeline):
 
 
 def test_offsets_moved_by_somebody_else_are_refused(pipeline):
-    """Group and ledger disagree: nobody guesses, the error names both offsets."""
+    """Group and ledger differ: the error names both offsets, and neither is chosen."""
     pipeline.publish(["a", "b"])
     pipeline.run("r1")
     commit_offset(pipeline.spec.kafka, pipeline.spec.group_id, pipeline.source, 1)
@@ -151,7 +176,7 @@ def test_offsets_moved_by_somebody_else_are_refused(pipeline):
 
 
 def test_offsets_that_lost_their_end_are_told_from_those_of_somebody_else(pipeline):
-    """As after an unclean election of __consumer_offsets: an earlier run's stand there, with its metadata."""
+    """As after an unclean election of __consumer_offsets: it has an earlier run's offsets and metadata."""
     spec = pipeline.spec
     pipeline.publish(["a"])
     pipeline.run("r1")
@@ -171,7 +196,7 @@ def test_offsets_that_lost_their_end_are_told_from_those_of_somebody_else(pipeli
 
 
 def test_a_group_with_live_members_is_refused(pipeline):
-    """A consumer that may commit at any moment is no companion of a cursor."""
+    """A consumer of the group may commit at any moment."""
     pipeline.publish(["a"])
     consumer = Consumer({**pipeline.kafka.client_config(), "group.id": pipeline.spec.group_id})
     consumer.subscribe([pipeline.source])
@@ -186,7 +211,7 @@ def test_a_group_with_live_members_is_refused(pipeline):
     consumer.close()
     with Link(pipeline.kafka.client_config()) as link:
         cluster = KafkaCluster(link)
-        # close() waits 5 s for the answer; a member whose farewell was lost stays for its session of 45 s.
+        # close() waits 5 s for the answer; a member whose LeaveGroup was lost stays for its session of 45 s.
         wait_until(lambda: cluster.describe_group(pipeline.spec.group_id).members == 0, seconds=90)
     assert pipeline.run().records_read == 1
 
@@ -200,7 +225,7 @@ def test_a_group_with_live_members_is_refused(pipeline):
     ],
 )
 def test_a_group_has_one_owner(pipeline, change, named):
-    """Another pipeline, prefix or layout on the same group is refused, whoever comes second."""
+    """A second pipeline, prefix or layout with the same group is refused, whichever comes second."""
     pipeline.publish(["a"])
     pipeline.run("r1")
     with pytest.raises(GroupOwned, match=named):
@@ -208,7 +233,7 @@ def test_a_group_has_one_owner(pipeline, change, named):
 
 
 def test_a_mapped_cursor_moves_each_partition_by_itself(pipeline):
-    """One task per partition: own id, own cursor, one group."""
+    """One task per partition, each with its own id and cursor, in one group."""
     pipeline.publish(["a"], partition=0)
     pipeline.publish(["b"], partition=1)
     first = pipeline.run("r1", source_partition=0)
@@ -231,7 +256,7 @@ def test_added_partitions_are_read_from_their_beginning(pipeline):
 
 
 def test_a_topic_made_again_is_refused(pipeline):
-    """Offsets of a deleted topic mean nothing in its namesake."""
+    """Offsets of a deleted topic mean nothing in a new one of the same name."""
     pipeline.publish(["a"])
     pipeline.run("r1")
     pipeline.kafka.delete_topic(pipeline.source)
@@ -241,7 +266,7 @@ def test_a_topic_made_again_is_refused(pipeline):
     with pytest.raises(TopicRecreated, match="deleted and made again"):
         pipeline.run("r2")
     assert pipeline.output() == ["a"]
-    # A start of "latest" would leave out what is in a partition without a position.
+    # A start of "latest" would skip the records of a partition without a position.
     deployment, first = pipeline.spec.deployment, ProductPartition(pipeline.source, 0)
     with pytest.raises(ConfigurationError, match=f"{pipeline.source}-1: the topic was created again"):
         reset_cursor(deployment, Reset(pipeline.spec.group_id, offsets={first: 0}))
@@ -252,7 +277,7 @@ def test_a_topic_made_again_is_refused(pipeline):
 
 
 def test_deleted_records_are_a_loss_and_refused(pipeline):
-    """The log starts above the cursor: the error names both offsets and the way on."""
+    """The log starts above the cursor: the error names both offsets and the remedy."""
     pipeline.publish(["a"])
     pipeline.run("r1")
     pipeline.publish(["b", "c", "d"])
@@ -264,7 +289,7 @@ def test_deleted_records_are_a_loss_and_refused(pipeline):
 
 @pytest.mark.parametrize("which", ["source_topics", "sink_topic"])
 def test_an_unknown_topic_is_named(pipeline, which):
-    """Neither input nor output is made by a typing error."""
+    """A misspelt name creates neither source nor sink."""
     pipeline.publish(["a"])
     name = "no-such-topic"
     with missing_at_once(), pytest.raises(UnknownTopic, match=name):
@@ -272,7 +297,7 @@ def test_an_unknown_topic_is_named(pipeline, which):
 
 
 def test_a_ledger_made_again_is_refused(pipeline):
-    """A replaced ledger would answer 'not committed' for everything."""
+    """An empty ledger would report every run as not committed."""
     pipeline.publish(["a"])
     pipeline.run("r1")
     pipeline.kafka.delete_topic(pipeline.ledger)
@@ -285,7 +310,7 @@ def test_a_ledger_made_again_is_refused(pipeline):
 
 
 def test_a_clear_is_answered_by_on_committed(pipeline):
-    """The same run, cleared: skip answers from the ledger, fail refuses, reprocess writes it again."""
+    """A cleared run: skip returns its record, fail refuses, reprocess writes it again."""
     pipeline.publish(["a"])
     pipeline.run("r1")
     pipeline.publish(["b"])

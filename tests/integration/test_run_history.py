@@ -1,4 +1,4 @@
-"""The runs of a ledger, kept in memory: each look reads what is new, and believes what a look-up believes."""
+"""The runs of a ledger, kept in memory: each refresh reads what is new, by the rules of a look-up."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.patience import wait_until
 
 
 def refreshed(history, shows):
-    """Look until it shows something: markers come after the answer to a commit or an abort."""
+    """Refresh until it shows something: markers follow the answer to a commit or an abort."""
 
     def look():
         history.refresh()
@@ -50,12 +50,12 @@ def opened(pipeline):
 
 
 def placed(pipeline, history):
-    """Ledger partition of the pipeline, with the ledger's topic."""
+    """Return the pipeline's ledger partition, with the ledger's topic."""
     return history._control.ledger.partition_for(pipeline.spec.pipeline)
 
 
 def test_each_look_reads_only_what_is_new(pipeline, opened, monkeypatch):
-    """Records name their Dag; a second look begins behind the first."""
+    """Records name their Dag; a second refresh begins where the first ended."""
     pipeline.publish(["a", "b"])
     first = pipeline.run("r1")
     history = opened()
@@ -77,7 +77,7 @@ def test_each_look_reads_only_what_is_new(pipeline, opened, monkeypatch):
 
 
 def test_a_record_behind_an_open_transaction_comes_when_that_has_ended(pipeline, opened):
-    """Only what the broker has decided is read; until then it is said that the ledger is behind."""
+    """Only decided records are read; until then the history reports that it lags."""
     pipeline.publish(["a"])
     pipeline.run("r1")
     history = opened()
@@ -97,7 +97,7 @@ def test_a_record_behind_an_open_transaction_comes_when_that_has_ended(pipeline,
 
 @pytest.mark.parametrize("within", [True, False])
 def test_what_no_run_wrote_is_not_believed(pipeline, opened, within):
-    """Neither outside of a transaction, nor in that of another producer than it names."""
+    """Neither a record outside of a transaction, nor one in another producer's transaction."""
     pipeline.publish(["a"])
     real = pipeline.run("r1")
     history = opened()
@@ -118,7 +118,7 @@ def test_what_no_run_wrote_is_not_believed(pipeline, opened, within):
 
 
 def test_records_without_the_ledgers_signature_are_not_believed(embedded_kafka, opened):
-    """Whoever has the key believes what was signed with it, and nothing else."""
+    """A reader with the key accepts only records signed with it."""
     unsigned = Pipeline(embedded_kafka)
     unsigned.publish(["a"])
     unsigned.run("r1")
@@ -141,7 +141,7 @@ def test_records_without_the_ledgers_signature_are_not_believed(embedded_kafka, 
 
 
 def test_of_more_runs_than_are_kept_the_ranges_stay(pipeline, opened):
-    """The sentence is about all of them, and a record that is not kept is looked up."""
+    """The sentence covers all runs, and a record that is not kept is looked up."""
     for number in range(4):
         pipeline.publish([str(number)])
         pipeline.run(f"r{number}")
@@ -159,7 +159,7 @@ def test_of_more_runs_than_are_kept_the_ranges_stay(pipeline, opened):
 
 
 def test_a_gap_in_the_ledger_is_seen(pipeline, opened):
-    """A record that somebody of ours took out of it."""
+    """One of our own clients removed a record."""
     for number in range(3):
         pipeline.publish([str(number)])
         pipeline.run(f"r{number}")

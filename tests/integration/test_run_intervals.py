@@ -28,7 +28,14 @@ from airflow_eos.exceptions import (
     OffsetsOutOfRange,
     UnknownTopic,
 )
-from airflow_eos.model.ranges import Explicit, Interval, OffsetRange, PartitionInterval, TopicPartition
+from airflow_eos.model.ranges import (
+    Cursor,
+    Explicit,
+    Interval,
+    OffsetRange,
+    PartitionInterval,
+    TopicPartition,
+)
 from airflow_eos.model.spec import Deployment
 from airflow_eos.run.states import State
 from airflow_eos.ui.history import RunHistory
@@ -58,7 +65,7 @@ def pipeline(embedded_kafka):
 
 @pytest.fixture
 def timed(pipeline):
-    """Records at minutes 1, 6, 11 and 16 in partition 0; minute 2 only in partition 1."""
+    """Records at minutes 1, 6, 11 and 16 in partition 0; partition 1 has one at minute 2 only."""
     for minute in (1, 6, 11, 16):
         pipeline.publish([f"p0m{minute}"], partition=0, timestamp=ms(minute))
     pipeline.publish(["p1m2"], partition=1, timestamp=ms(2))
@@ -76,7 +83,7 @@ def test_intervals_tile_the_log_backwards_too(timed):
 
 
 def test_an_interval_is_committed_once_whatever_its_run_is_called(timed):
-    """A backfill makes a new run id for the same interval: the ledger answers."""
+    """A backfill has a new run id for the same interval: the ledger has its record."""
     timed.run("scheduled__1", ranges=between(0, 5))
     again = timed.run("backfill__1", ranges=between(0, 5))
     assert again.found
@@ -85,7 +92,7 @@ def test_an_interval_is_committed_once_whatever_its_run_is_called(timed):
 
 
 def test_a_late_record_belongs_to_the_interval_whose_offsets_hold_it(timed):
-    """Boundaries are pinned: a record that arrives late is in the next interval read, once, never lost."""
+    """Boundaries are pinned: a late record is in the next interval that is read, exactly once."""
     timed.run("a", ranges=between(0, 5))
     timed.publish(["late-m3"], partition=1, timestamp=ms(3))
     timed.publish(["late-m4"], partition=0, timestamp=ms(4))
@@ -96,7 +103,7 @@ def test_a_late_record_belongs_to_the_interval_whose_offsets_hold_it(timed):
 
 
 def test_intervals_run_in_parallel_with_late_records_in_between(timed):
-    """Neighbours at once, one paused before its commit while late records arrive."""
+    """Two adjacent intervals at once, one paused before its commit while late records arrive."""
     later = Paused(timed, State.SEALED, "later", ranges=between(5, 10))
     timed.publish(["late-m1"], partition=1, timestamp=ms(1))
     timed.run("earlier", ranges=between(0, 5))
@@ -108,7 +115,7 @@ def test_intervals_run_in_parallel_with_late_records_in_between(timed):
 
 
 def test_many_runs_that_pin_the_same_boundaries_agree(timed):
-    """Eight attempts at once: their boundaries are fixed by one of them."""
+    """Eight attempts at once: one of them pins their boundaries."""
     records, errors = {}, []
 
     def body(start):
@@ -129,12 +136,12 @@ def test_many_runs_that_pin_the_same_boundaries_agree(timed):
 
 @pytest.mark.chaos
 def test_boundaries_that_a_catch_up_fixes_at_once_are_all_fixed(pipeline):
-    """Each fences the topic's id: they wait for longer each time, until one of them has time to write."""
+    """Each fences the topic's id: they back off for longer each time, until one has time to write."""
     pipeline.run()
     errors = []
 
     def slowly(_near, _whole):
-        time.sleep(0.1)  # as brokers at a distance do
+        time.sleep(0.1)  # as over a slow network
         return "{}"
 
     def body(number):
@@ -161,7 +168,7 @@ def test_an_interval_that_ends_in_the_future_is_refused(timed):
 
 
 def test_an_idle_partition_is_waited_for_until_allowed_lateness_has_passed(pipeline):
-    """Nothing at or after the boundary yet: the run says until when it may come."""
+    """There is no record at or after the boundary yet: the error tells until when one may arrive."""
     now = dt.datetime.now(dt.timezone.utc)
     recent = (now - dt.timedelta(minutes=2), now - dt.timedelta(seconds=1))
     pipeline.publish(["a"], timestamp=int((now - dt.timedelta(minutes=1)).timestamp() * 1000))
@@ -171,7 +178,7 @@ def test_an_idle_partition_is_waited_for_until_allowed_lateness_has_passed(pipel
 
 
 def upstream(pipeline):
-    """A transactional producer of somebody else."""
+    """Another client's transactional producer."""
     producer = Producer({**pipeline.kafka.client_config(), "transactional.id": f"upstream-{uuid.uuid4()}"})
     producer.init_transactions(30)
     return producer
@@ -187,7 +194,7 @@ def open_at_minute_3(pipeline):
 
 
 def test_an_open_transaction_before_the_boundary_is_waited_for(timed):
-    """Records of an open transaction are undecided: the interval is not ready, later it is complete."""
+    """Records of an open transaction are undecided: the interval is not ready, and complete later."""
     producer = open_at_minute_3(timed)
     timed.publish(["p1m7"], partition=1, timestamp=ms(7))
     with pytest.raises(IntervalNotReady, match="waits behind a transaction that is open since"):
@@ -199,7 +206,7 @@ def test_an_open_transaction_before_the_boundary_is_waited_for(timed):
 
 
 def test_older_records_of_an_open_transaction_belong_to_the_interval_behind_an_idle_boundary(timed):
-    """Nothing in the partition is of the boundary's time: it lies below what is undecided, which is late."""
+    """No record reached the boundary's time, so it is at the last stable offset: later records are late."""
     producer = open_at_minute_3(timed)
     assert timed.run("i0", ranges=between(0, 5)).records_read == 2
     producer.commit_transaction(30)
@@ -209,7 +216,7 @@ def test_older_records_of_an_open_transaction_belong_to_the_interval_behind_an_i
 
 
 def test_markers_of_transactions_are_no_records_of_their_time(pipeline):
-    """History that a transactional producer loads: markers have the brokers' time, and are in no interval."""
+    """A transactional producer loads history: markers have the brokers' time, and belong to no interval."""
     producer = upstream(pipeline)
     for minutes in ((1, 6), (11, 16)):
         producer.begin_transaction()
@@ -237,7 +244,7 @@ def test_a_partition_key_names_the_work(timed):
 @pytest.mark.parametrize("schedule", ["@daily", None], ids=["ticks", "duration"])
 @pytest.mark.parametrize("change", ["2026-03-29", "2025-10-26"], ids=["23 hours", "25 hours"])
 def test_each_record_is_in_one_partition_of_a_local_day(embedded_kafka, schedule, change):
-    """Keys and dates are the scheduler's; the day of a record is that of its timestamp in the time zone."""
+    """Keys and dates come from the scheduler; a record's day is that of its timestamp in the time zone."""
     zone, minute = "Europe/Berlin", dt.timedelta(minutes=1)
     berlin = zoneinfo.ZoneInfo(zone)
     noon = dt.datetime.fromisoformat(f"{change}T12:00:00Z")
@@ -286,7 +293,7 @@ def test_a_delta_schedule_that_is_triggered_reads_what_its_scheduled_runs_read(t
 
 
 def test_interval_runs_do_not_touch_the_cursor(timed):
-    """Cursor and intervals of one pipeline side by side: the group's offsets are the cursor's alone."""
+    """Cursor and intervals of one pipeline side by side: only the cursor commits the group's offsets."""
     assert timed.run("c1").records_read == 5
     timed.run("i", ranges=between(0, 5))
     timed.publish(["new"])
@@ -294,7 +301,7 @@ def test_interval_runs_do_not_touch_the_cursor(timed):
 
 
 def test_a_mapped_interval_of_an_added_partition_is_empty_before_its_boundaries(timed):
-    """The boundary was fixed without the partition: its records are late, and belong to the next interval."""
+    """The boundary was pinned without the partition: its records are late, and in the next interval."""
     timed.run("i0", ranges=between(0, 5), source_partition=0)
     timed.add_partitions(timed.source, 3)
     timed.publish(["p2m1"], partition=2, timestamp=ms(1))
@@ -305,7 +312,7 @@ def test_a_mapped_interval_of_an_added_partition_is_empty_before_its_boundaries(
 
 
 def test_partitions_of_a_task_that_is_no_longer_mapped_are_not_written_again(timed):
-    """The instance of partition 0 failed, that of 1 is committed; then the author undoes the mapping."""
+    """The task of partition 0 failed, that of 1 is committed; then the author removes the mapping."""
     timed.run("i0", ranges=between(0, 5), source_partition=1)
     with pytest.raises(DifferentWork, match="no longer mapped"):
         timed.run("i0", ranges=between(0, 5))
@@ -314,8 +321,15 @@ def test_partitions_of_a_task_that_is_no_longer_mapped_are_not_written_again(tim
     assert timed.output() == ["p0m1", "p1m2"]
 
 
+def test_a_partition_that_the_source_does_not_have_is_refused_by_the_parameters_name(timed):
+    """By every mode: read as one without records, an interval would be done before they come."""
+    for ranges in (between(0, 5), Cursor()):
+        with pytest.raises(UnknownTopic, match="has 2 partitions, source_partition is 2"):
+            timed.run("i0", ranges=ranges, source_partition=2)
+
+
 def test_an_interval_is_not_read_without_partitions_that_its_boundaries_know(timed, monkeypatch):
-    """A broker that is behind names fewer partitions: the records of the others would be in no interval."""
+    """Stale metadata lists fewer partitions: no interval would have the records of the others."""
     with Link(timed.kafka.client_config()) as link:
         cluster = KafkaCluster(link)
         behind = cluster.describe_topics([timed.source])
@@ -336,7 +350,7 @@ def test_an_interval_is_not_read_without_partitions_that_its_boundaries_know(tim
 
 
 def test_a_group_named_as_that_of_a_groups_intervals_is_refused_by_its_name(timed):
-    """Runs without a cursor commit to <group>.runs, beside the same ledger."""
+    """Runs without a cursor commit to <group>.runs, with the same ledger."""
     timed.run("i", ranges=between(0, 5))
     group = timed.spec.group_id
     with pytest.raises(GroupOwned, match=f"runs of group '{group}' that move no cursor"):
@@ -344,7 +358,7 @@ def test_a_group_named_as_that_of_a_groups_intervals_is_refused_by_its_name(time
 
 
 def test_given_ranges_are_read_exactly(timed):
-    """Offsets in, those records out; the group's offsets stay where they are."""
+    """Their offsets are read; the group's offsets do not move."""
     record = timed.run(ranges=Explicit((OffsetRange(timed.source, 0, 1, 3),)))
     assert timed.output() == ["p0m11", "p0m6"]
     assert (record.mode, record.records_read) == ("explicit", 2)
@@ -352,7 +366,7 @@ def test_given_ranges_are_read_exactly(timed):
 
 
 def test_given_ranges_advance_the_cursor_only_from_where_it_stands(timed):
-    """With advance=True they are cursor moves, by the cursor's rules."""
+    """With advance=True they move the cursor, by the cursor's rules."""
     timed.run("r1", ranges=Explicit((OffsetRange(timed.source, 0, 0, 2),), advance=True))
     with pytest.raises(CursorMoved, match="starts at 0, the ledger's cursor is 2"):
         timed.run("r2", ranges=Explicit((OffsetRange(timed.source, 0, 0, 2),), advance=True))
@@ -360,7 +374,7 @@ def test_given_ranges_advance_the_cursor_only_from_where_it_stands(timed):
 
 
 def test_given_ranges_that_advance_read_an_added_partition_from_its_beginning(timed):
-    """A partition that the cursor does not know stands at 0, as for a cursor that reads on."""
+    """A partition that the cursor does not know starts at 0, as for a cursor run."""
     timed.run("r1")
     timed.add_partitions(timed.source, 3)
     timed.publish(["p2a", "p2b"], partition=2)
@@ -381,7 +395,7 @@ def test_given_ranges_that_do_not_exist_are_refused(timed, end, partition, error
 
 
 def test_deleted_records_of_an_interval_are_a_loss(timed):
-    """Retention took the head of a pinned interval: an error, not a smaller result."""
+    """Retention deleted the head of a pinned interval: an error, not a smaller result."""
     timed.run("i", ranges=between(5, 10))
     where = ClientPartition(timed.source, 0, 3)
     timed.kafka.admin().delete_records([where])[where].result()

@@ -1,4 +1,4 @@
-"""A kill ends a run wherever it is: nothing is committed after the call returned."""
+"""A kill ends a run at any point: nothing is committed after the call has returned."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ EMPTY = [state for state in ON_THE_WAY if state is not State.SEALED]
 
 
 def in_a_thread(run):
-    """Start a run; return its thread and where its record or its error will be."""
+    """Start a run; return its thread and a container for its record or error."""
     ended = []
 
     def body():
@@ -67,7 +67,7 @@ def full(pipeline):
 
 
 def made(spec, *, at=None, session=Session, on_state=None):
-    """Return a run that kills itself where it enters a state, as a signal handler in its thread does."""
+    """Return a run that kills itself on entering a state, like a signal handler in its thread."""
 
     def entered(state):
         if state is at:
@@ -100,7 +100,7 @@ def test_a_kill_ends_a_run_with_nothing_to_read(pipeline, state):
 
 
 def test_a_kill_before_it_begins_ends_the_run(full):
-    """A signal may come before anything was asked."""
+    """A signal may arrive before the first request."""
     create_ledger(full.spec.deployment)
     run = made(full.spec)
     run.kill()
@@ -108,7 +108,7 @@ def test_a_kill_before_it_begins_ends_the_run(full):
 
 
 def test_a_kill_while_the_session_is_made_ends_the_run(full):
-    """Starting Spark takes seconds; a session that is there too late is not used."""
+    """Starting Spark takes seconds; a session that is created too late is not used."""
     sealed = []
 
     def session(_plan):
@@ -129,7 +129,7 @@ def test_a_kill_while_the_session_is_made_ends_the_run(full):
 
 
 def test_a_kill_reaches_a_session_that_is_made_meanwhile(full, monkeypatch):
-    """Made by one thread while another kills: its jobs are cancelled, or never begin."""
+    """One thread creates it while another kills: its jobs are cancelled, or never start."""
     begun, go, used = threading.Event(), threading.Event(), []
 
     def session(_plan):
@@ -155,7 +155,7 @@ def test_a_kill_reaches_a_session_that_is_made_meanwhile(full, monkeypatch):
 
 
 def test_a_kill_while_the_ledger_is_looked_at_ends_the_run(full, monkeypatch):
-    """Behind the connections, before the first state."""
+    """After the connections are open, before the first state."""
     theirs = ControlPlane.collaborators
     run = made(full.spec)
 
@@ -169,7 +169,7 @@ def test_a_kill_while_the_ledger_is_looked_at_ends_the_run(full, monkeypatch):
 
 
 def test_a_kill_while_a_boundary_is_pinned_ends_the_run(full, monkeypatch):
-    """The pin may be committed: it is no output."""
+    """The pin may be committed: it is not output."""
     now = dt.datetime.now(dt.timezone.utc)
     hour = dt.timedelta(hours=1)
     spec = replace(full.spec, ranges=Interval(now - 3 * hour, now - hour, dt.timedelta(0)))
@@ -186,7 +186,7 @@ def test_a_kill_while_a_boundary_is_pinned_ends_the_run(full, monkeypatch):
 
 
 def test_a_kill_between_two_rounds_takes_no_other_epoch(full):
-    """The rounds that are committed stay; the next try goes on behind them."""
+    """The committed rounds stay; the next try continues after them."""
     spec = replace(full.spec, ranges=Cursor(max_records=8, until_caught_up=True))
     fenced = []
     run = made(spec, at=State.COMMITTED, on_state=lambda s: fenced.append(s) if s is State.FENCED else None)
@@ -200,7 +200,7 @@ def test_a_kill_between_two_rounds_takes_no_other_epoch(full):
 
 
 def test_a_kill_that_overtakes_a_commit_wins(full, monkeypatch):
-    """The commit is on its way and the abort is there first: the coordinator decides, the call waits."""
+    """The commit is in flight, and the abort arrives first: the coordinator decides, and the call waits."""
     on_its_way, go = threading.Event(), threading.Event()
     commit = KafkaSession.commit
 
@@ -225,7 +225,7 @@ def test_a_kill_that_overtakes_a_commit_wins(full, monkeypatch):
 
 
 def test_a_kill_that_comes_behind_a_commit_changes_nothing(full, monkeypatch):
-    """The coordinator has committed, its answer is on the way: the run ends well."""
+    """The coordinator has committed, its answer is in flight: the run succeeds."""
     sent, go = threading.Event(), threading.Event()
     commit = KafkaSession.commit
 

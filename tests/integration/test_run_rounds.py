@@ -29,7 +29,7 @@ def _spans(record):
 
 
 def test_rounds_go_on_until_nothing_is_left(pipeline):
-    """9 records by 4: three transactions, one answer that covers them all."""
+    """9 records, at most 4 per round: three transactions, one record that covers them all."""
     record = pipeline.run(ranges=ROUNDS)
     assert len(pipeline.output()) == 9
     assert (record.records_read, record.records_written, record.details["rounds"]) == (9, 9, 3)
@@ -38,7 +38,7 @@ def test_rounds_go_on_until_nothing_is_left(pipeline):
 
 
 def test_a_finished_run_is_found_whole_and_reads_nothing_new(pipeline):
-    """What arrived since the last round is the next run's; the answer is the same as the first."""
+    """What arrived since the last round is left to the next run; the answer is the same as the first."""
     first = pipeline.run(ranges=ROUNDS)
     pipeline.publish(["late"])
     again = pipeline.run(ranges=ROUNDS, clear_number=1)
@@ -52,7 +52,7 @@ def test_a_finished_run_is_found_whole_and_reads_nothing_new(pipeline):
 
 
 def test_a_retry_continues_after_the_last_committed_round(pipeline):
-    """The first try dies in its second round: one round is kept, none is repeated."""
+    """The first try dies in its second round: its first round is kept, and not repeated."""
 
     class DiesInRoundTwo(LocalDataPlane):
         seals = 0
@@ -72,7 +72,7 @@ def test_a_retry_continues_after_the_last_committed_round(pipeline):
 
 
 def test_reprocessing_repeats_the_rounds_as_one(pipeline):
-    """The ranges of all rounds, once more, in one transaction; the cursor stays."""
+    """All rounds' ranges again, in one transaction; the cursor stays."""
     pipeline.run(ranges=ROUNDS)
     again = pipeline.run(ranges=ROUNDS, clear_number=1, on_committed="reprocess")
     assert (again.mode, again.records_read) == ("reprocess", 9)
@@ -89,7 +89,7 @@ def test_max_rounds_ends_a_run_that_never_catches_up(pipeline):
 
 
 def test_an_attempt_replaced_between_rounds_never_fences_its_successor(pipeline):
-    """It wakes up after its first round: superseded, by the broker's word; the successor is untouched."""
+    """It wakes up after its first round: the broker reports it as superseded; the successor is unaffected."""
     slow = Paused(pipeline, State.COMMITTED, ranges=ROUNDS)
     live = Paused(pipeline, State.OPEN, ranges=ROUNDS, try_number=2)
     slow.resume()
@@ -110,7 +110,7 @@ def test_a_run_made_before_rounds_were_asked_for_is_found(pipeline):
 
 @pytest.mark.parametrize("single", [Cursor(), Cursor(max_records=4)], ids=["whole", "bounded"])
 def test_a_run_in_rounds_is_found_though_its_author_does_without_them_now(pipeline, single):
-    """A clear reads nothing new, and a reprocessing reads what the rounds have read."""
+    """A clear reads nothing new, and a reprocessing reads the ranges of the rounds."""
     pipeline.run(ranges=ROUNDS)
     pipeline.publish(["late"])
     assert pipeline.run(ranges=single, try_number=2).records_read == 9
@@ -127,7 +127,7 @@ def test_a_run_in_rounds_is_found_though_its_author_does_without_them_now(pipeli
 
 
 def test_a_skipped_record_of_any_round_is_in_the_answer(pipeline):
-    """The first round leaves it out; the last one knows nothing of it."""
+    """The first round skips it; the last one does not know it."""
     skip = (OffsetRange(pipeline.source, 0, 1, 2),)
     record = pipeline.run(ranges=ROUNDS, skip_offsets=skip)
     (loss,) = record.details["accepted_loss"]

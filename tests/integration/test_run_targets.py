@@ -1,4 +1,4 @@
-"""Sinks that are missing, shrink or vanish under a run: it fails at once, and reports no lost output."""
+"""Sinks that are missing, shrink or vanish during a run: it fails at once, and reports no lost output."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.patience import wait_until
 
 COUNT = 20
 AT_ONCE = 30.0
-"""Seconds: adding partitions that are not there was tried for 60 s, three times."""
+"""Seconds: adding missing partitions was once retried for 60 s, three times."""
 
 
 class Unread(LocalDataPlane):
@@ -45,7 +45,7 @@ def delete(pipeline, topic):
 
 
 def at(state, act):
-    """Return a call-back that acts once, where the run enters a state."""
+    """Return a call-back that acts once, when the run enters a state."""
     done = []
 
     def entered(now):
@@ -66,7 +66,7 @@ def remade(pipeline, partitions):
 
 @pytest.mark.parametrize("records", [0, COUNT])
 def test_a_missing_sink_is_found_before_anything_is_read(pipeline, records):
-    """Beside the sources, not behind Spark's work."""
+    """Together with the sources, not after Spark's work."""
     pipeline.spec = replace(pipeline.spec, sink_topic="no-such-sink")
     begun = time.monotonic()
     with missing_at_once(), pytest.raises(UnknownTopic, match=r"^sink topic 'no-such-sink' does not exist"):
@@ -75,7 +75,7 @@ def test_a_missing_sink_is_found_before_anything_is_read(pipeline, records):
 
 
 def test_a_missing_source_is_told_from_a_missing_sink(pipeline):
-    """By what it is for, and by the topic that it may have been meant to be."""
+    """By its role, and by a suggestion of the topic that was meant."""
     near = pipeline.source[:-1]
     with missing_at_once():
         with pytest.raises(UnknownTopic, match=rf"^source topic '{near}' does not exist") as refused:
@@ -86,7 +86,7 @@ def test_a_missing_source_is_told_from_a_missing_sink(pipeline):
 
 
 def test_a_sink_made_again_with_fewer_partitions_fails_at_once_and_the_next_try_fits(pipeline):
-    """What is sealed names partitions that are not there; sealed again it does not."""
+    """The sealed batches name missing partitions; sealed again they do not."""
     begun = time.monotonic()
     with pytest.raises(SinkChanged, match=r"has 1 partition.*sealed for partition 1") as failed:
         pipeline.run(on_state=at(State.SEALED, remade(pipeline, 1)))
@@ -98,7 +98,7 @@ def test_a_sink_made_again_with_fewer_partitions_fails_at_once_and_the_next_try_
 
 
 def test_a_sink_that_is_deleted_before_it_is_written_fails_at_once(pipeline):
-    """The same for topics that rows name."""
+    """The same for topics that rows choose."""
     other = f"{pipeline.sink}-other"
     pipeline.kafka.create_topic(other, partitions=1)
 
@@ -115,7 +115,7 @@ def test_a_sink_that_is_deleted_before_it_is_written_fails_at_once(pipeline):
 
 @pytest.mark.parametrize("again", [True, False])
 def test_a_sink_that_vanishes_before_the_commit_is_no_success(pipeline, again):
-    """The commit cannot be taken back: the task fails for good and says how to write again."""
+    """The commit cannot be undone: the task fails for good, and the error tells how to write again."""
     act = remade(pipeline, 2) if again else lambda: delete(pipeline, pipeline.sink)
     with nullcontext() if again else missing_at_once():
         with pytest.raises(OutputLost, match=rf"{pipeline.sink}.*reprocess") as failed:
@@ -130,7 +130,7 @@ def test_a_sink_that_vanishes_before_the_commit_is_no_success(pipeline, again):
 
 
 def test_a_sink_that_is_made_again_before_it_is_written_has_lost_nothing(pipeline):
-    """The output is in the new topic, and there once: to write it again would double it."""
+    """The output is in the new topic, exactly once: writing it again would duplicate it."""
     record = pipeline.run(on_state=at(State.OPEN, remade(pipeline, 2)))
     assert record.records_written == len(pipeline.output()) == COUNT
 
@@ -156,7 +156,7 @@ def test_lost_rounds_of_a_run_that_goes_on_are_written_by_a_replay(pipeline):
 
 
 def test_a_deleted_sink_hides_nothing_of_the_others(embedded_kafka, config, cluster):
-    """Output behind an open transaction is not visible, whatever became of another topic of the run."""
+    """Output behind an open transaction is not visible, whatever happened to another topic of the run."""
     left, deleted = "sink-that-is-left", "sink-that-is-deleted"
     for topic in (left, deleted):
         embedded_kafka.create_topic(topic, 1)

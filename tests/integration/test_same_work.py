@@ -1,4 +1,4 @@
-"""A record answers for exactly the work it did: anything else is a refusal that lists what differs."""
+"""A record counts only for the work that it describes: other work is refused, with the differences."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ MODES = {
 }
 
 
-# Each mode as it is retried and as it is cleared, in one of two policies each.
+# Each mode retried and cleared, with one of two policies each.
 @pytest.mark.parametrize(
     ("mode", "on_committed", "clear_number"),
     rest_in_chaos(
@@ -86,7 +86,7 @@ MODES = {
     ),
 )
 def test_another_sink_is_refused(pipeline, other, mode, on_committed, clear_number):
-    """Success with nothing in the sink that was asked for would be a lie."""
+    """Success with an empty sink would be false."""
     ranges = MODES[mode]
     pipeline.run(ranges=ranges)
     asked = {"sink_topic": other, "clear_number": clear_number, "on_committed": on_committed}
@@ -97,7 +97,7 @@ def test_another_sink_is_refused(pipeline, other, mode, on_committed, clear_numb
 
 
 def test_a_topic_that_was_not_read_is_not_reported_as_read(pipeline, other):
-    """A run read {source, other}; the task was changed to {other, third}, which nobody read."""
+    """A run read {source, other}; the task was changed to {other, third}, of which third was never read."""
     third = f"third-{uuid.uuid4().hex[:8]}"
     pipeline.kafka.create_topic(third, partitions=1)
     publish_to(pipeline, third, "unread")
@@ -110,7 +110,7 @@ def test_a_topic_that_was_not_read_is_not_reported_as_read(pipeline, other):
 
 @pytest.mark.parametrize("life", [{"try_number": 2}, {"clear_number": 1}], ids=["retry", "cleared"])
 def test_given_ranges_that_were_edited_are_refused(pipeline, life):
-    """By hand before a clear, or by a template before a retry: the recorded ones are not what was asked."""
+    """By hand before a clear, or by a template before a retry: the record has other ranges."""
     pipeline.run(ranges=explicit(pipeline, 0, 1))
     with pytest.raises(DifferentWork, match=rf"ranges: recorded {pipeline.source}-0 \[0, 1\).*\[1, 3\)"):
         pipeline.run(ranges=explicit(pipeline, 1, 3), **life)
@@ -128,14 +128,14 @@ def test_another_range_mode_is_refused(pipeline):
 
 
 def test_another_length_of_a_partition_is_refused(pipeline):
-    """A partition key names the run: the records behind it must be the same ones."""
+    """A partition key names the run: its records must be the same."""
     pipeline.run(ranges=PartitionInterval("2026-11-19", interval()))
     with pytest.raises(DifferentWork, match=r"interval: recorded '2026-11-19T.*asked '2026-11-18T"):
         pipeline.run("r2", ranges=PartitionInterval("2026-11-19", interval(days=2)))
 
 
 def test_settings_that_only_say_how_are_no_other_work(pipeline):
-    """How much at once, from where when there is no position, how late: a retry may change them."""
+    """Limits, the start without a position, the lateness: a retry may change them."""
     pipeline.run(ranges=Cursor(max_records=2), origin="here")
     again = Cursor(start="latest")
     assert pipeline.run(ranges=again, clear_number=1, origin="here", compression="gzip").found
@@ -150,7 +150,7 @@ def test_settings_that_only_say_how_are_no_other_work(pipeline):
 @pytest.mark.parametrize("on_committed", ["skip", "fail", "reprocess", "accept"])
 @pytest.mark.parametrize("clear_number", [0, 1])
 def test_two_airflows_are_told_apart(pipeline, other, clear_number, on_committed):
-    """The second one's run is no success of the first, whatever it says of committed runs."""
+    """The second one's run does not count as done by the first's, whatever its on_committed is."""
     pipeline.run(origin="airflow-a.example.com")
     second = {"origin": "airflow-b.example.com", "on_committed": on_committed, "clear_number": clear_number}
     for sink in (other, pipeline.sink):
@@ -161,14 +161,14 @@ def test_two_airflows_are_told_apart(pipeline, other, clear_number, on_committed
 
 
 def test_an_airflow_does_not_go_on_with_anothers_cursor(pipeline, other):
-    """Run ids of manual runs differ: without this each Airflow's sink would hold a part of the input."""
+    """Run ids of manual runs differ: otherwise each Airflow's sink would have only a part of the input."""
     pipeline.run("manual-a", origin="a")
     pipeline.publish(["d"])
     with pytest.raises(GroupOwned, match=r"origin 'a', this run says 'b'.*\[eos\] origin"):
         pipeline.run("manual-b", origin="b", sink_topic=other)
     assert pipeline.run("manual-c", origin="a").records_read == 1
     assert pipeline.run("no origin").records_read == 0
-    with pytest.raises(GroupOwned, match="origin 'a'"):  # one that does not say moves it, and leaves it a's
+    with pytest.raises(GroupOwned, match="origin 'a'"):  # a run without origin moves it, and it stays a's
         pipeline.run("manual-d", origin="b", sink_topic=other)
 
 
@@ -181,7 +181,7 @@ def test_a_mapped_cursor_is_one_airflows(pipeline):
 
 
 def test_a_reset_leaves_the_cursor_to_its_airflow(pipeline):
-    """Whoever resets it from a command line names no origin."""
+    """A reset from a command line names no origin."""
     pipeline.run("r1", origin="a")
     spec = pipeline.spec
     reset = Reset(group=spec.group_id, to="earliest")
@@ -193,7 +193,7 @@ def test_a_reset_leaves_the_cursor_to_its_airflow(pipeline):
 
 @pytest.mark.parametrize(("first", "second"), [("", "b"), ("a", "")])
 def test_an_origin_that_is_not_known_is_not_compared(pipeline, first, second):
-    """Records from before the setting, and questions from a command line, go on answering."""
+    """Records from before the setting, and look-ups from a command line, work as before."""
     pipeline.run(origin=first)
     assert pipeline.run(origin=second, clear_number=1).found
 
@@ -203,7 +203,7 @@ def test_an_origin_that_is_not_known_is_not_compared(pipeline, first, second):
 
 @pytest.mark.parametrize("ranges", [Cursor(), ROUNDS, interval()], ids=["cursor", "rounds", "interval"])
 def test_a_reprocessing_may_write_to_another_sink(pipeline, other, ranges):
-    """The recorded ranges, once, to where the task writes now; the record of that answers from then on."""
+    """The recorded ranges, once, to the task's present sink; later retries find that record."""
     pipeline.publish(["timed"], timestamp=int((DAY - dt.timedelta(hours=1)).timestamp() * 1000))
     written = pipeline.run(ranges=ranges).records_written
     moved = {"ranges": ranges, "sink_topic": other}
@@ -213,7 +213,7 @@ def test_a_reprocessing_may_write_to_another_sink(pipeline, other, ranges):
     assert pipeline.run(**moved, clear_number=1, on_committed="reprocess", try_number=2).found
     assert pipeline.run(**moved, clear_number=2).run_key == again.run_key
     assert pipeline.run(ranges=ranges, clear_number=3).run_key != again.run_key
-    with pytest.raises(DifferentWork, match="sink topic"):  # a retry of a life that reprocessed
+    with pytest.raises(DifferentWork, match="sink topic"):  # a retry of a Dag run that reprocessed
         pipeline.run(ranges=ranges, clear_number=1, on_committed="reprocess")
     assert len(held(pipeline, other)) == written
     third = pipeline.run(**moved, clear_number=4, on_committed="reprocess")
@@ -221,7 +221,7 @@ def test_a_reprocessing_may_write_to_another_sink(pipeline, other, ranges):
 
 
 def test_a_reprocessing_reads_nothing_else_than_the_run_did(pipeline, other):
-    """Recorded ranges of other topics, or other than those given, are not what the author asks for."""
+    """The author did not ask for recorded ranges of other topics, or other ranges than the given ones."""
     pipeline.run()
     with pytest.raises(DifferentWork, match=r"source topics.*start a new run"):
         pipeline.run(source_topics=(other,), clear_number=1, on_committed="reprocess")
@@ -232,7 +232,7 @@ def test_a_reprocessing_reads_nothing_else_than_the_run_did(pipeline, other):
 
 
 def test_an_interval_has_one_name_in_every_dag_run(pipeline, other):
-    """A new Dag run would be refused as the first one: another pipeline reads the interval anew."""
+    """A new Dag run would be refused like the first one: another pipeline reads the interval again."""
     first = pipeline.run(ranges=interval())
     for changes in ({"sink_topic": other}, {"prefix": "another"}):
         with pytest.raises(DifferentWork, match=r"give it another pipeline"):
@@ -242,7 +242,7 @@ def test_an_interval_has_one_name_in_every_dag_run(pipeline, other):
 
 
 def test_a_cursor_of_another_group_leaves_its_old_runs(pipeline):
-    """A clear of one of them is refused; a new one begins where the cursor says."""
+    """A clear of an old run is refused; a new run begins at the new group's cursor."""
     pipeline.run()
     moved = {"group_id": f"{pipeline.spec.group_id}-moved"}
     with pytest.raises(DifferentWork, match="start a new run"):
@@ -251,7 +251,7 @@ def test_a_cursor_of_another_group_leaves_its_old_runs(pipeline):
 
 
 def test_a_retry_never_reprocesses(pipeline, other):
-    """Two tasks that share a pipeline: the second one's first life is refused, not added to the first."""
+    """Two tasks that share a pipeline: the second one is refused, not added to the first."""
     pipeline.run(on_committed="reprocess")
     with pytest.raises(DifferentWork, match="its own pipeline"):
         pipeline.run(sink_topic=other, on_committed="reprocess")
@@ -259,7 +259,7 @@ def test_a_retry_never_reprocesses(pipeline, other):
 
 
 def test_a_fenced_repetition_waits_for_the_newer_attempt(pipeline):
-    """The run that both repeat is no repetition: at once, two of them would fence each other in turn."""
+    """The record of the original run is not the repetition's: retried at once, two would fence each other."""
     pipeline.run()
     repetition = pipeline.changed(clear_number=1, on_committed="reprocess")
     task = SimpleNamespace(build_spec=lambda _: repetition)
@@ -274,7 +274,7 @@ def test_a_fenced_repetition_waits_for_the_newer_attempt(pipeline):
 
 
 def test_accept_lets_the_record_stand(pipeline, other):
-    """The author says so: old runs stay done as they were done; a new run follows the new definition."""
+    """The author's decision: old runs stay as they were; a new run follows the new definition."""
     pipeline.run()
     accepted = {"sink_topic": other, "on_committed": "accept"}
     assert pipeline.run(**accepted, clear_number=1).found
@@ -296,7 +296,7 @@ class Dies(Exception):
 
 
 def rounds_that_stop_after(pipeline, count, **changes):
-    """Commit so many rounds and die."""
+    """Commit this many rounds and die."""
     seen = []
 
     def die(state):
@@ -309,7 +309,7 @@ def rounds_that_stop_after(pipeline, count, **changes):
 
 
 def test_rounds_are_not_continued_to_another_sink(pipeline, other):
-    """A run is one piece of work: half of it in one topic and half in another is neither."""
+    """A run is one piece of work: it must not be split between two topics."""
     rounds_that_stop_after(pipeline, 1)
     for on_committed in ("skip", "reprocess"):
         with pytest.raises(DifferentWork, match="sink topic"):
@@ -327,7 +327,7 @@ def test_rounds_are_not_continued_to_another_sink(pipeline, other):
 
 @pytest.fixture
 def older(monkeypatch):
-    """Records are written as they were before they named their work."""
+    """Write records as before they described their work."""
     record = CommitEntry.record
 
     def without(self, *arguments):
@@ -338,7 +338,7 @@ def older(monkeypatch):
 
 
 def test_a_record_that_does_not_name_its_work_answers_as_before(pipeline, other, older):
-    """It cannot say where it wrote to or from where it came: pipelines that were upgraded go on."""
+    """It does not name its sink and origin: upgraded pipelines go on."""
     assert "work" not in pipeline.run(origin="a").details
     assert pipeline.run(sink_topic=other, clear_number=1, origin="a").found
     with pytest.raises(DifferentWork, match="other work with the same name"):
@@ -346,7 +346,7 @@ def test_a_record_that_does_not_name_its_work_answers_as_before(pipeline, other,
 
 
 def test_the_record_names_its_work_and_nothing_secret(pipeline):
-    """Small, readable JSON."""
+    """The JSON is small and readable."""
     record = pipeline.run(origin="airflow.example.com")
     assert record.details["work"] == {
         "topics": [pipeline.source],
@@ -357,11 +357,11 @@ def test_the_record_names_its_work_and_nothing_secret(pipeline):
     assert len(json.dumps(record.details["work"])) < 200
 
 
-# -- who waits for a run, and who has not chosen a prefix --
+# -- sensors of a run, and default prefixes --
 
 
 def test_a_run_that_read_other_topics_is_not_the_one_waited_for(pipeline, other):
-    """The sensor says which topics it means."""
+    """The sensor names the topics that it expects."""
     pipeline.run()
 
     def waited_for(topic):
@@ -378,7 +378,7 @@ def test_a_run_that_read_other_topics_is_not_the_one_waited_for(pipeline, other)
 
 @pytest.mark.parametrize(("prefix", "warned"), [(DEFAULT_PREFIX, True), ("test", False)])
 def test_the_first_run_warns_of_a_prefix_that_everybody_has(pipeline, caplog, prefix, warned):
-    """Later it would cost: transactional ids and records carry it."""
+    """A later change is expensive: transactional ids and records contain the prefix."""
     for run_id in ("r1", "r2"):
         with caplog.at_level("WARNING", "airflow_eos.ledger.topic_check"):
             pipeline.run(run_id, prefix=prefix)

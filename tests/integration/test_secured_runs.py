@@ -1,4 +1,4 @@
-"""Whole runs through Spark on secured clusters: SCRAM under the least permissions, mTLS, tokens that end."""
+"""Whole runs through Spark on secured clusters: SCRAM with the least permissions, mTLS, expiring tokens."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_the_least_permissions_are_enough_for_a_run_through_spark(kafka, spark, 
 
 
 def test_a_run_through_spark_under_mutual_tls(spark, tmp_path):
-    """Driver and executors show the client's certificate; a run with a stranger's writes nothing."""
+    """Driver and executors present the client's certificate; a run with an untrusted one writes nothing."""
     trusted, strange = Authority(tmp_path, "trusted-ca"), Authority(tmp_path, "strange-ca")
     with mutual_tls(trusted) as secured:
         pipeline = Pipeline(secured, partitions=2)
@@ -85,7 +85,7 @@ def test_a_run_through_spark_under_mutual_tls(spark, tmp_path):
 
 @pytest.fixture(scope="module")
 def short_sessions():
-    """A broker that ends a client's session with its token, unless it comes with a new one (KIP-368)."""
+    """A broker that ends a session when its token expires, unless the client re-authenticates (KIP-368)."""
     listener = "listener.name.client"
     module = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
     with EmbeddedKafka(
@@ -112,7 +112,7 @@ def with_tokens(kafka, callback, argument):
 
 
 def test_a_run_outlives_its_tokens(short_sessions, spark, tmp_path):
-    """Tokens end while Spark works, and while the transaction is open: driver and workers get new ones."""
+    """Tokens expire during Spark's work, and during the transaction: driver and workers get new ones."""
     pipeline = Pipeline(short_sessions, partitions=2)
     pipeline.publish([f"r{n}" for n in range(50)])
     log = tmp_path / "tokens"
@@ -146,7 +146,7 @@ def test_a_run_outlives_its_tokens(short_sessions, spark, tmp_path):
 def test_a_password_that_is_changed_while_a_run_works_is_read_by_the_next_try(
     short_sessions, monkeypatch, state
 ):
-    """It was not wrong when the run began: the task is retried, which reads the connection anew."""
+    """It was valid when the run began: the task is retried, and reads the connection again."""
     monkeypatch.setattr("airflow_eos.spark.data_plane.SparkDataPlane", LocalPlane)
     pipeline = Pipeline(short_sessions, partitions=1)
     pipeline.publish(["a", "b"])
@@ -167,7 +167,7 @@ def test_a_password_that_is_changed_while_a_run_works_is_read_by_the_next_try(
 
 
 def test_an_issuer_that_answers_an_error_while_a_run_works_costs_a_try(short_sessions, monkeypatch, tmp_path):
-    """A function that reads its answer as if it held a token: another try need not meet that."""
+    """A token function fails on an error response: a retry may succeed."""
     monkeypatch.setattr("airflow_eos.spark.data_plane.SparkDataPlane", LocalPlane)
     pipeline = Pipeline(short_sessions, partitions=1)
     pipeline.publish(["a", "b"])
@@ -192,7 +192,7 @@ def test_an_issuer_that_answers_an_error_while_a_run_works_costs_a_try(short_ses
 
 @pytest.mark.parametrize("ahead", [-3600, 3600], ids=["behind", "ahead"])
 def test_a_token_of_another_clock_is_refused(short_sessions, ahead):
-    """By the brokers' clock it has ended, or is of the future: the run says so before it begins."""
+    """By the brokers' clock it has expired, or is not valid yet: the run reports it before it begins."""
     pipeline = Pipeline(short_sessions, partitions=1)
     pipeline.publish(["r"])
     config = with_tokens(short_sessions, "token_of_another_clock", str(ahead))

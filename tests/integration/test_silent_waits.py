@@ -1,4 +1,4 @@
-"""What a run cannot read yet, or reads nothing of, is said: in its record, by status, by the doctor."""
+"""Input that a run cannot read yet, or skips, is reported: in its record, by status, by the doctor."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def pipeline(embedded_kafka: Any) -> Pipeline:
 def foreign_transaction(
     pipeline: Pipeline, records: int = 1, *, timestamp: int = 0, partition: int = 0, abort: bool = False
 ) -> Iterator[str]:
-    """Somebody else's transaction, open in the block."""
+    """Another client's transaction, open in the block."""
     name = f"theirs-{uuid.uuid4().hex[:8]}"
     producer = Producer({**pipeline.kafka.client_config(), "transactional.id": name, "linger.ms": 20})
     producer.init_transactions(30)
@@ -79,7 +79,7 @@ def asked(pipeline: Pipeline, **limits: Any) -> tuple[int, Any]:
 
 @pytest.mark.parametrize("source_partition", [None, 0])
 def test_a_cursor_says_what_waits_behind_an_open_transaction(pipeline, caplog, source_partition):
-    """Green, as it should be, but not silent: task log, record, summary, status, doctor."""
+    """The run succeeds, as it should, but reports it: task log, record, summary, status, doctor."""
     spec = pipeline.spec = replace(pipeline.spec, source_partition=source_partition)
     pipeline.publish(["a", "b"])
     assert pipeline.run("r0").summary()["undecided"] == 0
@@ -121,7 +121,7 @@ def test_a_cursor_says_what_waits_behind_an_open_transaction(pipeline, caplog, s
 
 
 def test_an_interval_names_what_it_waits_for(pipeline):
-    """Before the boundary: the reason why it is not ready. Behind it: nothing, it is not the interval's."""
+    """Before the boundary it is why the interval is not ready; after it, the interval reports nothing."""
     interval = Interval(NOON - HOUR, NOON)
     pipeline.publish(["a"], timestamp=ms(NOON - HOUR))
     with foreign_transaction(pipeline, timestamp=ms(NOON - HOUR / 2)) as name:
@@ -135,7 +135,7 @@ def test_an_interval_names_what_it_waits_for(pipeline):
 
 
 def test_an_interval_that_ends_at_the_last_stable_offset_says_what_waits_there(pipeline):
-    """An idle partition's boundary: what the open transaction holds counts to a later interval."""
+    """At an idle partition's boundary: the open transaction's records belong to a later interval."""
     pipeline.publish(["a"], timestamp=ms(NOON - HOUR))
     with foreign_transaction(pipeline, timestamp=ms(NOON - HOUR / 2)):
         note, *_ = pipeline.run(ranges=Interval(NOON - HOUR, NOON)).details["notes"]
@@ -143,7 +143,7 @@ def test_an_interval_that_ends_at_the_last_stable_offset_says_what_waits_there(p
 
 
 def test_given_ranges_that_end_before_it_say_nothing(pipeline):
-    """They were not meant to reach it."""
+    """They were not meant to include it."""
     pipeline.publish(["a", "b"])
     with foreign_transaction(pipeline):
         record = pipeline.run(ranges=Explicit((OffsetRange(pipeline.source, 0, 0, 1),)))
@@ -152,7 +152,7 @@ def test_given_ranges_that_end_before_it_say_nothing(pipeline):
 
 @pytest.mark.parametrize("limit", [None, 3])
 def test_a_bounded_cursor_passes_over_offsets_that_hold_nothing(pipeline, limit):
-    """30,000 aborted records cost no rounds: max_records counts from where there is something to read."""
+    """30,000 aborted records cost no rounds: max_records counts from the first readable record."""
     pipeline.publish(["first"])
     with foreign_transaction(pipeline, 30_000, abort=True):
         pass
@@ -176,7 +176,7 @@ def test_a_run_that_does_not_catch_up_says_so(pipeline, caplog):
 
 
 def test_a_mapped_cursor_says_that_its_topic_grew(pipeline, caplog):
-    """In each mapped run and in status, until a mapped task reads the partition."""
+    """Each mapped run and status report it, until a mapped task reads the partition."""
 
     def mapped(run_id: str, partition: int) -> Any:
         return pipeline.run(run_id, source_partition=partition)

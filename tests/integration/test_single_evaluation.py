@@ -1,4 +1,4 @@
-"""One evaluation of what stands below the seal: an executor dies, and Spark computes again what it held.
+"""One evaluation below the seal: an executor dies, and Spark recomputes what it held.
 
 The pinned Spark compares checksums of map outputs by itself; switched off, as here, it does what older lines
 do. ``make test`` runs one case, ``make chaos`` all of them. To run them on another Spark line, copy
@@ -97,7 +97,7 @@ def spark(request, cluster):
 
 
 class Experiment:
-    """A run whose function is one of the shapes, and what is read of its sink."""
+    """A run whose function is one of the shapes, and the records of its sink."""
 
     def __init__(self, spark, broker, cluster, folder, shape):
         cluster.wait_for_executors(2)
@@ -115,7 +115,7 @@ class Experiment:
         return self._shape(df, self.gate)
 
     def run(self, on_state=None):
-        """The function is one of its own: Spark pickles it, and not this object."""
+        """Use a local function: Spark pickles it, without this object."""
 
         def process(df):
             return self.process(df)
@@ -123,7 +123,7 @@ class Experiment:
         return Run(self._spark, self.spec, process, on_state=on_state).execute()
 
     def run_and_kill(self):
-        """Run, and kill an executor when two of the six tasks of a stage have ended."""
+        """Run, and kill an executor after two of the six tasks of a stage have ended."""
         killer = threading.Thread(target=self.gate.kill_one_and_open, daemon=True)
         killer.start()
         try:
@@ -154,7 +154,7 @@ def experiment(spark, broker, cluster, tmp_path):
 
 @contextmanager
 def without_the_check(monkeypatch):
-    """The seal is taken whatever was computed twice."""
+    """Accept the seal whatever was computed twice."""
     with monkeypatch.context() as patch:
         patch.setattr(single_evaluation.StatusStoreEvidence, "check", lambda _evidence: None)
         yield
@@ -162,7 +162,7 @@ def without_the_check(monkeypatch):
 
 @CLASSIC_ONLY
 def test_two_evaluations_in_the_middle_of_a_transform_are_sealed_again(experiment):
-    """The seal tasks all run in one attempt, on what two evaluations gave: it is seen, all is sealed anew."""
+    """All seal tasks run in one attempt, but on data of two evaluations: detected, all is sealed again."""
     run = experiment(random_keys_below_two_shuffles)
     run.run_and_kill()
     assert run.surplus() == EXACT
@@ -170,7 +170,7 @@ def test_two_evaluations_in_the_middle_of_a_transform_are_sealed_again(experimen
 
 
 def _is_admitted(spark, shape):
-    """Whether a session tells of the shape that it was evaluated once."""
+    """Return whether a session can prove that the shape was evaluated once."""
     if shape is cached_halves:
         return False
     if not is_connect(spark) or shape is random_values_without_a_shuffle:
@@ -179,7 +179,7 @@ def _is_admitted(spark, shape):
 
 
 def _is_refused(run):
-    """Before anything is computed, and so written."""
+    """Check that it is refused before anything is computed or written."""
     with pytest.raises(ConfigurationError, match=single_evaluation.REPEATABLE):
         run.run()
     assert run.surplus()["twice"] == 0
@@ -191,7 +191,7 @@ def _is_refused(run):
 )
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.__name__)
 def test_an_executor_lost_while_it_is_sealed_leaves_one_evaluation(experiment, spark, shape):
-    """Whatever depends on order, on time or on chance: exact, or refused before anything is computed."""
+    """Whatever depends on order, time or chance: exact, or refused before anything is computed."""
     run = experiment(shape)
     if not _is_admitted(spark, shape):
         _is_refused(run)
@@ -207,7 +207,7 @@ def test_an_executor_lost_while_it_is_sealed_leaves_one_evaluation(experiment, s
     "shape", [random_keys, random_keys_below_two_shuffles], ids=lambda shape: shape.__name__
 )
 def test_without_the_check_records_are_lost_and_come_twice(experiment, monkeypatch, shape):
-    """The counter-test: the run is green."""
+    """Counter-test: the run succeeds."""
     run = experiment(shape)
     with without_the_check(monkeypatch):
         run.run_and_kill()
@@ -218,7 +218,7 @@ def test_without_the_check_records_are_lost_and_come_twice(experiment, monkeypat
 @pytest.mark.chaos
 @CLASSIC_ONLY
 def test_a_filled_cache_that_loses_an_executor_leaves_one_evaluation(experiment):
-    """What one task took of the lost blocks stands beside what the others compute again."""
+    """What one task read of the lost blocks is mixed with what others recompute."""
     run = experiment(half_of_a_filled_cache_in_one_task)
     run.run_and_kill()
     assert run.surplus() == EXACT
@@ -230,13 +230,13 @@ def test_a_filled_cache_that_loses_an_executor_leaves_one_evaluation(experiment)
 @pytest.mark.parametrize(
     ("where", "check", "nothing"),
     [
-        # A cluster manager may take seconds to say that an executor is gone.
+        # A cluster manager may take seconds to report a lost executor.
         (single_evaluation.StatusStoreEvidence, "_lost_executors", set()),
         (single_evaluation.CachedBlocks, "computed_twice", None),
     ],
 )
 def test_each_of_both_checks_of_a_cache_tells_of_the_loss(experiment, monkeypatch, where, check, nothing):
-    """Blocks at a new place, and an executor that is gone and held some."""
+    """Moved blocks, or a lost executor that held some: each check alone is enough."""
     monkeypatch.setattr(where, check, lambda *_: nothing)
     run = experiment(half_of_a_filled_cache_in_one_task)
     run.run_and_kill()
@@ -247,7 +247,7 @@ def test_each_of_both_checks_of_a_cache_tells_of_the_loss(experiment, monkeypatc
 @pytest.mark.chaos
 @CLASSIC_ONLY
 def test_without_both_checks_of_a_cache_records_are_lost_and_come_twice(experiment, monkeypatch):
-    """The counter-test: the run is green."""
+    """Counter-test: the run succeeds."""
     run = experiment(half_of_a_filled_cache_in_one_task)
     with monkeypatch.context() as patch:
         patch.setattr(single_evaluation.StatusStoreEvidence, "_lost_executors", lambda _evidence: set())
@@ -262,7 +262,7 @@ def test_without_both_checks_of_a_cache_records_are_lost_and_come_twice(experime
 @pytest.mark.parametrize("spark", [{"spark.memory.fraction": "0.05"}], ids=["10 MB"], indirect=True)
 @pytest.mark.parametrize("checked", [True, False])
 def test_a_cache_without_a_disk_is_no_single_evaluation(experiment, monkeypatch, checked):
-    """Without the check the run is green: Spark draws again what it had to drop."""
+    """Without the check the run succeeds: Spark draws the dropped values again."""
     run = experiment(cached_beyond_memory)
     if checked:
         _is_refused(run)
@@ -277,7 +277,7 @@ def test_a_cache_without_a_disk_is_no_single_evaluation(experiment, monkeypatch,
 @pytest.mark.chaos
 @CLASSIC_ONLY
 def test_a_transform_that_is_computed_twice_each_time_fails_with_the_reason(experiment, monkeypatch):
-    """Bounded: three seals, nothing is written, and the error says what Spark did."""
+    """Bounded: three seals, no output, and the error says what Spark did."""
     monkeypatch.setattr(single_evaluation, "computed_twice", lambda runs: f"ran {len(runs)} stages again")
     run = experiment(random_keys)
     Path(run.gate.folder, "open").touch()
@@ -293,7 +293,7 @@ def test_a_transform_that_is_computed_twice_each_time_fails_with_the_reason(expe
     "shape", [random_keys, random_values_without_a_shuffle], ids=lambda shape: shape.__name__
 )
 def test_executors_lost_behind_the_seal_leave_one_evaluation(experiment, spark, cluster, shape, lost):
-    """A replica is sent as it is; without one, all is sealed anew under the next epoch."""
+    """A replica is sent as it is; without one, everything is sealed again for the next epoch."""
     run = experiment(shape)
     if not _is_admitted(spark, shape):
         _is_refused(run)
@@ -308,7 +308,7 @@ def test_executors_lost_behind_the_seal_leave_one_evaluation(experiment, spark, 
 
     run.run(on_state=lose)
     assert run.surplus() == EXACT
-    # An executor that replaces a dead one may come too late to hold replicas: then one loss is enough.
+    # An executor that replaces a dead one may start too late to hold replicas: then one loss is enough.
     assert run.seals == 2 or lost == 1
 
 
@@ -335,7 +335,7 @@ def test_an_executor_lost_while_it_sends_leaves_one_evaluation(experiment, clust
 @CLASSIC_ONLY
 @pytest.mark.timeout(1500)
 def test_spark_connect_leaves_one_evaluation(broker):
-    """The same experiments against a Spark Connect server, in a process of their own."""
+    """The same experiments against a Spark Connect server, in a separate process."""
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "chaos", __file__],
         env={**os.environ, KIND: "connect", BOOTSTRAP: broker.bootstrap},

@@ -1,4 +1,4 @@
-"""A record batch that is never read stops every mode, until somebody says that it is skipped."""
+"""A record batch that can never be read stops every mode, until an operator skips it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def copy(df):
 
 @pytest.mark.parametrize("mode", ["cursor", "interval", "given"])
 def test_a_poison_batch_is_skipped_as_its_error_says(spark, pipeline, mode):
-    """Nothing else is: not a record beside it, and the cursor goes on behind it."""
+    """Nothing else is skipped: no record beside it, and the cursor continues after it."""
     ranges = {
         "cursor": Cursor(max_records=21),
         "interval": Interval(DAY, DAY + dt.timedelta(hours=1)),
@@ -78,7 +78,7 @@ def test_a_poison_batch_is_skipped_as_its_error_says(spark, pipeline, mode):
 
 
 def test_a_cursor_moves_past_a_batch_that_is_all_there_is(spark, pipeline):
-    """An empty run that commits: the group stands behind the batch."""
+    """The run is empty, but commits: the group's offset is after the batch."""
     bounded = {**pipeline.spec.kafka, "eos.max.batch.bytes": 100_000}
     skip = (OffsetRange(pipeline.source, 0, 10, 11),)
     counts = []

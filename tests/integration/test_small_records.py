@@ -1,4 +1,4 @@
-"""Where a transform makes one row of each small record, Spark counts rows and no bytes."""
+"""If a transform makes one row of each small record, Spark counts rows instead of bytes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def source(broker):
 
 @pytest.fixture
 def uncounted(monkeypatch):
-    """The settings of each seal whose rows are only counted."""
+    """Collect the settings of each seal whose rows are only counted."""
     every = []
 
     def recorded(spark):
@@ -95,7 +95,7 @@ CASES = {
 def test_rows_are_only_counted_where_the_plan_bounds_them(
     broker, spark, source, uncounted, process, only_selects
 ):
-    """A function may make a large row of a small record, and a filter may leave the large ones alone.
+    """A function may make a large row from a small record, and a filter may keep only large ones.
 
     3,000 rows of 600 kB, ``repeat(string(value), 60000)``, ended the JVM of each try.
     """
@@ -105,7 +105,7 @@ def test_rows_are_only_counted_where_the_plan_bounds_them(
 
 @pytest.mark.parametrize("together", [20_000, 1_000_000])
 def test_large_records_are_read_again(broker, spark, source, uncounted, monkeypatch, caplog, together):
-    """By a seal of which Spark counts the bytes; each record is written once either way."""
+    """By a seal whose bytes Spark counts; each record is written once either way."""
     monkeypatch.setattr(arrow_batches, "MOST_BYTES_TOGETHER", together)
     caplog.set_level("INFO")
     sink = broker.topic("out", 1)
@@ -118,7 +118,7 @@ def test_large_records_are_read_again(broker, spark, source, uncounted, monkeypa
 
 
 def test_a_bound_of_the_session_is_kept(broker, spark, source, uncounted):
-    """Whoever sets one knows the records."""
+    """A user who sets one knows the records."""
     with settings(spark, {"spark.sql.execution.arrow.maxRecordsPerBatch": "10"}):
         run(broker, spark, broker.spec(source, broker.topic("out", 1)), lambda df: df.select("key", "value"))
     assert uncounted == [{}]

@@ -31,7 +31,7 @@ from tests.support.missing_topics import missing_at_once
 from tests.support.source_order import out_of_order, seal_in_tasks
 from tests.support.spark_sessions import run
 
-START = int(time.time() * 1000) - 3_600_000  # older records would meet the topic's retention
+START = int(time.time() * 1000) - 3_600_000  # topic retention would delete older records
 
 
 @arrow_process
@@ -65,7 +65,7 @@ def test_an_identity_run_copies_records_exactly(broker, spark):
 
 
 def test_rows_choose_topic_and_partition(broker, spark):
-    """A topic that was read, and none, mean the sink; a partition column wins, null leaves it to the key."""
+    """A source topic, or none, means the sink; a partition column wins, null leaves it to the key."""
     source = broker.numbered("src", 2, 300)
     sink, dead = broker.topic("out", 3), broker.topic("dead", 2)
 
@@ -162,7 +162,7 @@ def test_the_run_is_told_to_functions_that_ask(broker, spark):
 
 
 def test_a_large_function_is_in_no_file_with_the_credentials(broker, spark):
-    """PySpark writes what it broadcasts: on a cluster, into files of driver and executors."""
+    """PySpark writes broadcast data to files: on a cluster, on driver and executors."""
     source, sink = broker.numbered("src", 1, 10), broker.topic("out", 1)
     model = os.urandom(2 << 20)
 
@@ -181,7 +181,7 @@ def test_a_large_function_is_in_no_file_with_the_credentials(broker, spark):
 
 
 def test_sealed_batches_can_be_sent_again_under_a_new_identity(broker, spark):
-    """After an abort nothing is computed again, and nothing of the first send is visible."""
+    """After an abort nothing is recomputed, and nothing of the first send is visible."""
     source, sink = broker.numbered("src", 2, 500), broker.topic("out", 2)
     plane = SparkDataPlane(spark, broker.spec(source, sink), identity)
     sealed = plane.seal(broker.plan(source))
@@ -206,7 +206,7 @@ def seal(broker, spark, topics, function, sink="sink"):
 
 
 def test_a_small_run_on_many_cores_has_few_owners(broker, spark, topics, monkeypatch):
-    """Rows of an Arrow process may name any topic, but two tasks seal no rows for 400."""
+    """Rows of an Arrow process may name any topic, but two tasks do not seal rows for 400."""
 
     def on_many_cores(*arguments):
         return replace(check_environment(*arguments), slots=400)
@@ -218,7 +218,7 @@ def test_a_small_run_on_many_cores_has_few_owners(broker, spark, topics, monkeyp
 
 
 def test_what_the_sink_cannot_write_is_refused(broker, spark, topics):
-    """The task's error arrives as itself; every case is a unit test."""
+    """The task's own error reaches the driver; every case has a unit test."""
     with pytest.raises(ProcessFailed, match="no column 'value'"):
         seal(broker, spark, topics, lambda batch: batch.select(["key"]))
 
@@ -239,7 +239,7 @@ def test_unknown_topics_are_refused(broker, spark, topics):
 
 
 def test_a_function_that_fails_on_one_record_says_what_and_where(broker, spark, topics):
-    """The author's exception and the author's line of code."""
+    """It names the author's exception and line of code."""
 
     def parse(batch):
         for value in batch["value"].to_pylist():
@@ -260,7 +260,7 @@ def test_a_function_that_fails_on_one_record_says_what_and_where(broker, spark, 
 
 
 def test_a_range_below_the_log_start_is_data_loss(broker, spark):
-    """No reset: the error of the task arrives as itself."""
+    """No reset: the task's own error reaches the driver."""
     source, sink = broker.numbered("src", 1, 100), broker.topic("out", 1)
     broker.delete_head(source, 0, 40)
     plan = RunPlan("explicit", (OffsetRange(source, 0, 10, 100),), {}, "g", advances=False)

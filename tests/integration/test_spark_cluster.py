@@ -1,4 +1,4 @@
-"""Executors of their own: lost ones, retried and speculated tasks, and code that reaches them by itself.
+"""Separate executors: lost ones, retried and speculated tasks, and code that is shipped to them.
 
 A standalone master and two workers on loopback; executors import a wrong, older copy of this package unless
 the right one is shipped to them.
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.chaos
 SECRET = "TOPSECRET"
 
 # Speculation is on, but no task is copied within a minute. A copy that is killed while it stores a block
-# takes the replica on its executor with it: the other attempt's is not stored there, for it "already exists".
+# removes the replica on its executor: the other attempt's was not stored there, as it "already exists".
 WITHOUT_EARLY_COPIES = pytest.mark.parametrize(
     "spark", [{"spark.speculation.minTaskRuntime": "60s"}], ids=["without early copies"], indirect=True
 )
@@ -50,7 +50,7 @@ def cluster(tmp_path_factory):
 
 @pytest.fixture
 def spark(cluster, tmp_path, request):
-    """A fresh application: each test may kill its executors, and give settings of its own."""
+    """A new application: each test may kill its executors, and set its own configuration."""
     old = tmp_path / "old" / "airflow_eos"
     old.mkdir(parents=True)
     (old / "__init__.py").write_text('__version__ = "0.0.1"\n')
@@ -82,11 +82,11 @@ def spark(cluster, tmp_path, request):
 
 
 class Stage:
-    """A source, a sink, and a plane whose data is sealed."""
+    """A source, a sink, and a data plane with sealed data."""
 
     def __init__(self, spark, broker):
         self.source, self.sink = broker.numbered("src", 4, 2000), broker.topic("out", 4)
-        # PLAINTEXT never sends it; it is there to be looked for.
+        # PLAINTEXT never sends it; the tests search for it.
         config = {**broker.config, "sasl.username": "me", "sasl.password": SECRET}
         self.plane = SparkDataPlane(
             spark, broker.spec(self.source, self.sink, kafka=config), lambda df: df.select("key", "value")
@@ -103,7 +103,7 @@ EXPECTED = Counter(b"%d:%d" % (p, i) for p in range(4) for i in range(2000))
 
 
 def executors(spark):
-    """Process ids of both executors' JVMs, once both are there, as their Python workers see them."""
+    """Return the process ids of both executors' JVMs, once both have started, as their workers see them."""
 
     def parents(batches):
         import os as there
@@ -113,7 +113,7 @@ def executors(spark):
 
         for _ in batches:
             pass
-        clock.sleep(0.3)  # so that no executor does it all
+        clock.sleep(0.3)  # so that both executors get tasks
         with open(f"/proc/{there.getppid()}/stat") as file:  # noqa: PTH123 - runs on executors
             jvm = int(file.read().rpartition(")")[2].split()[1])
         yield pa.RecordBatch.from_pydict({"pid": [jvm]})
@@ -131,7 +131,7 @@ def executors(spark):
 
 
 def kill(spark, *pids):
-    """Kill executors and wait until the driver knows of each; others may have come in their place."""
+    """Kill executors and wait until the driver knows of each; others may have replaced them."""
     tracker = spark.sparkContext._jsc.sc().statusTracker()
 
     def known():
@@ -144,7 +144,7 @@ def kill(spark, *pids):
 
 
 def test_code_reaches_executors_and_credentials_are_in_no_log(spark, broker, tmp_path, cluster):
-    """The shipped package wins over an older one; no log holds a secret, nor the events that the UI shows."""
+    """The shipped package wins over an older one; neither logs nor the UI's events have a secret."""
     stage = Stage(spark, broker)
     assert stage.sealed.manifest.versions["shipped"] is True
     with broker.transaction(stage.sealed.manifest.partitions) as identity:
@@ -161,9 +161,9 @@ def test_code_reaches_executors_and_credentials_are_in_no_log(spark, broker, tmp
 
 @pytest.mark.parametrize("carried", ["by its path", "in the application"])
 def test_a_submitted_run_leaves_no_credential_on_the_cluster(broker, tmp_path, cluster, carried):
-    """In no file of master, workers, executors and events while it runs, nor behind it.
+    """In no file of master, workers, executors and events, during the run or after it.
 
-    A driver in client mode reads the specification where it is, one on the cluster finds it in its own file,
+    A driver in client mode reads the specification where it is; one on the cluster finds it in its own file,
     which Spark copies to no executor.
     """
     source, sink = broker.numbered("src", 2, 500), broker.topic("out", 2)
@@ -270,14 +270,14 @@ def test_an_executor_lost_in_the_middle_of_sealing_costs_only_time(spark, broker
         sent.setdefault(task, set()).add(int(number))
     assert sorted(sent) == ["0", "1", "2", "3"]
     assert all(len(numbers) == 1 for numbers in sent.values())
-    # Spark numbers attempts as it starts them: what the dead executor was at is a later one's work.
+    # Spark numbers attempts by their start: a later attempt did the work of the dead executor.
     assert any(min(numbers) > min(tried[task]) for task, numbers in sent.items())
 
 
-# With speculation the second attempt may have a copy, a third, which ends first.
+# With speculation the second attempt may get a copy, a third attempt, which ends first.
 @pytest.mark.parametrize("spark", [{"spark.speculation": "false"}], ids=["no speculation"], indirect=True)
 def test_a_seal_task_that_fails_once_is_run_again(spark, broker):
-    """An error in the first attempt of a task: its second attempt seals, the output is one evaluation."""
+    """The first attempt of a task fails: its second attempt seals, and the output is of one evaluation."""
     source, sink = broker.numbered("src", 4, 2000), broker.topic("out", 4)
 
     def fails_once(batches):
@@ -308,7 +308,7 @@ def test_a_seal_task_that_fails_once_is_run_again(spark, broker):
 
 @WITHOUT_EARLY_COPIES
 def test_sealed_batches_survive_a_lost_executor(spark, broker):
-    """Two replicas: nothing is read or computed again."""
+    """There are two replicas: nothing is read or computed again."""
     stage = Stage(spark, broker)
     kill(spark, stage.pids[0])
     with broker.transaction(stage.sealed.manifest.partitions) as identity:
@@ -317,9 +317,9 @@ def test_sealed_batches_survive_a_lost_executor(spark, broker):
 
 
 def test_lost_blocks_ask_for_a_new_seal(spark, broker):
-    """Both replicas are gone; the same ranges can be sealed again in the same session.
+    """Both replicas are lost; the same ranges can be sealed again in the same session.
 
-    One after the other would not do: Spark makes new replicas by itself.
+    One after the other would not do: Spark replicates again by itself.
     """
     stage = Stage(spark, broker)
     kill(spark, *stage.pids)
@@ -333,7 +333,7 @@ def test_lost_blocks_ask_for_a_new_seal(spark, broker):
 
 
 def run_spec(broker, source, sink):
-    """A run with a cursor of its own."""
+    """A run with its own cursor."""
     ledger = LedgerSettings("ledger-of-clusters", partitions=2)
     return broker.spec(source, sink, pipeline=sink, group_id=sink, ledger=ledger)
 
@@ -343,7 +343,7 @@ def copy(df):
 
 
 def test_a_run_that_lost_its_sealed_batches_seals_again(spark, broker):
-    """Both executors die at SEALED: one epoch is given up, the same ranges are sealed again, exact."""
+    """Both executors die at SEALED: the epoch is given up, the same ranges are sealed again, exactly once."""
     source, sink = broker.numbered("src", 4, 2000), broker.topic("out", 4)
     pids = executors(spark)
 
@@ -361,7 +361,7 @@ def test_a_run_that_lost_its_sealed_batches_seals_again(spark, broker):
 
 @WITHOUT_EARLY_COPIES
 def test_a_run_whose_send_lost_an_executor_sends_again_in_a_new_epoch(spark, broker, tmp_path):
-    """Killed half way: the epoch is given up, the surviving replicas are sent in the next one, exact."""
+    """Killed halfway: the epoch is given up, and the next one sends the surviving replicas, exactly once."""
     source, sink = broker.numbered("src", 4, 2000), broker.topic("out", 4)
     meeting = tmp_path / "meeting"
     meeting.mkdir()
@@ -379,12 +379,12 @@ def test_a_run_whose_send_lost_an_executor_sends_again_in_a_new_epoch(spark, bro
     states = [state for state, _ in records[0].trace]
     assert [states.count(state) for state in ("FENCED", "SEALED", "ABORTED", "COMMITTED")] == [2, 1, 1, 1]
     assert Counter(r.value for r in read_topic(broker.bootstrap, sink)) == EXPECTED
-    # What the first epoch had written is in the log too, for nobody to read.
+    # What the first epoch wrote is in the log, too, aborted.
     assert count_records(broker.bootstrap, sink, "read_uncommitted") > 8000
 
 
 def slow_send(folder, seconds, *, only_task=None):
-    """A send task that says which executor runs it, and takes its time before it writes."""
+    """A send task that records its executor, and waits before it writes."""
 
     class SlowSend(send_module.SendTask):
         def send(self, batches):
@@ -406,7 +406,7 @@ def slow_send(folder, seconds, *, only_task=None):
 
 @WITHOUT_EARLY_COPIES
 def test_a_send_task_that_lost_its_executor_is_never_run_again(spark, broker, tmp_path, monkeypatch):
-    """Law 1: the second attempt writes nothing, and the run is told."""
+    """Law 1: the second attempt writes nothing, and the run gets an error."""
     stage = Stage(spark, broker)
     begun = tmp_path / "begun"
     begun.mkdir()
@@ -425,14 +425,14 @@ def test_a_send_task_that_lost_its_executor_is_never_run_again(spark, broker, tm
     assert not thread.is_alive()
     assert [type(error) for error in caught] == [SecondAttempt]
     assert count_records(broker.bootstrap, stage.sink) == 0
-    # The other tasks wrote their parts; the lost one's is in no log.
+    # The other tasks wrote their parts; the log has nothing of the lost one.
     assert 0 < count_records(broker.bootstrap, stage.sink, "read_uncommitted") < 8000
 
 
-# As if there were four more hosts: Spark makes a copy on each, and gives up a task that has failed so often.
+# maxFailures 1 stands for four more hosts, each with a copy of the task: a single failure ends the job.
 @pytest.mark.parametrize("spark", [{"spark.task.maxFailures": "1"}], ids=["one failure"], indirect=True)
 def test_speculation_does_not_write_twice(spark, broker, tmp_path, monkeypatch):
-    """A speculative copy waits until it is killed, and never fails: the first attempt's work stands."""
+    """A speculative copy waits until it is killed, and never fails: the first attempt's output counts."""
     stage = Stage(spark, broker)
     begun = tmp_path / "begun"
     begun.mkdir()
@@ -447,7 +447,7 @@ def test_speculation_does_not_write_twice(spark, broker, tmp_path, monkeypatch):
 
 
 def attempts_by_source_partition(records):
-    """Return the attempts that sealed the records of each source partition; each has its key."""
+    """Return the attempts that sealed the records of each source partition; each record's key names one."""
     attempts = {}
     for record in records:
         attempts.setdefault(record.value.split(b":")[0], set()).add(record.key)
@@ -455,7 +455,7 @@ def attempts_by_source_partition(records):
 
 
 def meeting(folder):
-    """Return a function by which an attempt of the first task waits for a second one, to go on beside it."""
+    """Return a function with which an attempt of the first task waits for a second one, to run beside it."""
 
     def meet():
         import pathlib
@@ -474,7 +474,7 @@ def meeting(folder):
 
 
 def meeting_send(meet):
-    """A send task that writes once a copy of it is at work."""
+    """A send task that writes once a copy of it is running."""
 
     class MeetingSend(send_module.SendTask):
         def __call__(self, batches):

@@ -1,4 +1,4 @@
-"""Spark Connect does what classic sessions do: the same tests, in a process of their own.
+"""Spark Connect behaves like classic sessions: the same tests, in a separate process.
 
 A Python process can hold one kind of session only.
 """
@@ -29,7 +29,7 @@ SUITES = [
 @pytest.mark.chaos
 @pytest.mark.timeout(900)
 def test_the_data_plane_works_on_spark_connect(embedded_kafka):
-    """Every test of the suites that is not about classic sessions passes."""
+    """All tests of the suites pass, except those about classic sessions."""
     every = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "chaos or not chaos"]
     done = subprocess.run(
         [*every, *map(str, SUITES)],

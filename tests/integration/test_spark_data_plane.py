@@ -1,4 +1,4 @@
-"""The data plane on a real broker: what is sealed is written once, in order, where it belongs, or not at all.
+"""The data plane on a real broker: sealed records are written once, in order, in place, or not at all.
 
 Runs on a classic session here; :mod:`test_spark_connect` runs the same tests on Spark Connect,
 in another process.
@@ -29,6 +29,7 @@ from airflow_eos.exceptions import (
     OffsetsOutOfRange,
     ProcessFailed,
     ProducerFenced,
+    RecordRefused,
     RecordTooLarge,
     RunFailed,
     SealedBlockLost,
@@ -58,13 +59,13 @@ COLUMNS = (
     "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,timestamp:timestamp,"
     "timestampType:int,headers:array<struct<key:string,value:binary>>>"
 )
-"""Those of Spark's own Kafka source."""
-START = int(time.time() * 1000) - 3_600_000  # older records would meet the topic's retention
+"""The columns of Spark's own Kafka source."""
+START = int(time.time() * 1000) - 3_600_000  # topic retention would delete older records
 
 
 @pytest.fixture(scope="module")
 def fn(spark):
-    """pyspark.sql.functions, once there is a session."""
+    """pyspark.sql.functions, which need a session."""
     from pyspark.sql import functions
 
     return functions
@@ -104,7 +105,7 @@ def test_an_identity_run_copies_records_exactly(broker, spark):
 
 
 def test_the_default_partitioner_is_that_of_javas_producer(broker, spark, fn):
-    """Without a partition column, keys choose as librdkafka's murmur2 does."""
+    """Without a partition column, keys choose the partition, as with librdkafka's murmur2."""
     source, sink, reference = broker.numbered("src", 2, 400), broker.topic("out", 5), broker.topic("ref", 5)
     producer = Producer({**broker.config, "partitioner": "murmur2_random"})
     for record in committed(broker, source):
@@ -142,7 +143,7 @@ def test_rows_choose_topic_and_partition(broker, spark, fn):
 
 
 def test_with_a_sink_topic_rows_may_still_name_another_one(broker, spark, fn):
-    """The source's own topic column, left alone, means the sink; so does null."""
+    """An unchanged topic column of the source means the sink; so does null."""
     source, sink, dead = broker.numbered("src", 1, 90), broker.topic("out", 1), broker.topic("dead", 1)
 
     def process(df):
@@ -157,7 +158,7 @@ def test_with_a_sink_topic_rows_may_still_name_another_one(broker, spark, fn):
 
 
 def test_topics_are_told_apart_by_case_whatever_the_collation_of_their_column(broker, spark, fn):
-    """Kafka has both topics; a collation without case would take the one for the other, the source."""
+    """Both topics exist; a case-insensitive collation would take one for the other, the source."""
     source, sink = broker.topic("src", 1), broker.topic("out", 1)
     other = source.upper()
     broker._admin.create_topics([NewTopic(other, 1)])[other].result(30)
@@ -182,7 +183,7 @@ def test_a_row_wise_transform_keeps_the_order_of_each_source_partition(broker, s
 
 
 def test_a_transform_with_a_shuffle_is_written_completely(broker, spark, fn):
-    """Aggregates have no source order, but each result is there once."""
+    """Aggregates have no source order, but each result is written once."""
     source, sink = broker.numbered("src", 3, 970), broker.topic("out", 2)
 
     def process(df):
@@ -193,7 +194,7 @@ def test_a_transform_with_a_shuffle_is_written_completely(broker, spark, fn):
 
 
 def test_an_empty_range_is_sealed_and_sent_as_nothing(broker, spark):
-    """Law 8: no output is a success."""
+    """Law 8: a run without output succeeds."""
     source, sink = broker.numbered("src", 1, 10), broker.topic("out", 1)
     plan = RunPlan("explicit", (OffsetRange(source, 0, 5, 5),), {}, "g", advances=False)
     manifest, receipts = run(broker, spark, broker.spec(source, sink), lambda df: df, plan)
@@ -210,7 +211,7 @@ def test_a_range_is_read_exactly(broker, spark):
 
 
 def test_sealed_batches_can_be_sent_again_under_a_new_identity(broker, spark):
-    """After an abort nothing is computed again, and nothing of the first send is visible."""
+    """After an abort nothing is recomputed, and nothing of the first send is visible."""
     source, sink = broker.numbered("src", 2, 500), broker.topic("out", 2)
     plane = SparkDataPlane(spark, broker.spec(source, sink), lambda df: df)
     sealed = plane.seal(broker.plan(source))
@@ -265,7 +266,7 @@ def test_credentials_are_in_no_plan(broker, spark, capfd):
 
 
 def test_a_range_below_the_log_start_is_data_loss(broker, spark):
-    """No reset: the error of the task arrives as itself."""
+    """No reset: the task's own error reaches the driver."""
     source, sink = broker.numbered("src", 1, 100), broker.topic("out", 1)
     broker.delete_head(source, 0, 40)
     plan = RunPlan("explicit", (OffsetRange(source, 0, 10, 100),), {}, "g", advances=False)
@@ -274,7 +275,7 @@ def test_a_range_below_the_log_start_is_data_loss(broker, spark):
 
 
 def test_a_batch_whose_codec_is_not_installed_is_named(broker, spark, monkeypatch):
-    """A source may hold lz4 whatever the sink's codec is; the run says where, and what to install."""
+    """A source may have lz4 batches whatever the sink's codec; the error says where and what to install."""
     source, sink = broker.topic("src", 1), broker.topic("out", 1)
     producer = Producer({**broker.config, "compression.type": "lz4", "linger.ms": 100})
     for number in range(50):
@@ -335,7 +336,7 @@ def test_records_that_spark_reads_twice_are_counted_once_or_not_at_all(broker, s
 
 
 def test_a_transform_that_ignores_its_input_is_no_error(broker, spark, fn):
-    """Counts that cannot be had are -1, and the run goes on."""
+    """Unavailable counts are -1, and the run continues."""
     source, sink = broker.numbered("src", 1, 5), broker.topic("out", 1)
     manifest, _ = run(
         broker, spark, broker.spec(source, sink), lambda df: spark.range(3).selectExpr("'x' AS value")
@@ -414,7 +415,7 @@ MEANING = {
 
 @pytest.fixture
 def setting(spark):
-    """Sets a session's settings, and puts them back."""
+    """Change settings of the session, and restore them."""
     before = {}
 
     def put(settings):
@@ -429,7 +430,7 @@ def setting(spark):
 
 @pytest.mark.parametrize("settings", rest_in_chaos(3, MEANING.values()), ids=MEANING)
 def test_settings_of_the_session_change_nothing_in_what_is_read_and_written(broker, spark, setting, settings):
-    """Kafka's timestamps are instants, in the source and in the sink, whatever words mean to the session."""
+    """Kafka's timestamps are instants, in source and sink, whatever ``timestamp`` means in the session."""
     source, sink = broker.topic("src", 1), broker.topic("out", 1)
     headers = [("h", b"x"), ("null", None)]
     times = [START, START + 1, START + 3_599_999]
@@ -465,7 +466,7 @@ def test_columns_of_nulls_pass_where_spark_compresses_batches_with_lz4(broker, s
 
 @pytest.mark.parametrize("cast", rest_in_chaos(1, ["timestamp_ntz", "timestamp", "timestamp_ltz"]))
 def test_a_local_time_is_one_of_the_session_where_timestamp_means_that(broker, spark, setting, cast):
-    """Cast to timestamp, to an instant or to a local time: written is the instant it came from."""
+    """Cast to timestamp, to an instant or to a local time: the instant that it came from is written."""
     source, sink = broker.topic("src", 1), broker.topic("out", 1)
     broker.produce(source, [{"key": b"k", "value": b"v", "timestamp": START}])
     setting(MEANING["timestamps without a time zone"])
@@ -479,7 +480,7 @@ def test_a_local_time_is_one_of_the_session_where_timestamp_means_that(broker, s
 
 
 def test_a_local_time_is_refused_elsewhere_with_the_cast_that_helps(spark, broker, topics):
-    """No time zone is guessed where timestamps are instants."""
+    """Where timestamps are instants, no time zone is guessed."""
 
     def local(df):
         return df.withColumn("timestamp", df.timestamp.cast("timestamp_ntz"))
@@ -507,13 +508,13 @@ def test_a_local_time_is_refused_elsewhere_with_the_cast_that_helps(spark, broke
     ],
 )
 def test_columns_the_sink_cannot_write_are_refused(broker, spark, topics, columns, message):
-    """The error names column, type and what to do."""
+    """The error names column, type and remedy."""
     with pytest.raises(ProcessFailed, match=message):
         seal(broker, spark, topics, lambda df: df.selectExpr(*columns))
 
 
 def test_a_record_that_the_transform_quotes_cannot_choose_the_error(broker, spark, topics):
-    """The run fails by the transform, on the line that quoted it."""
+    """The run fails with the transform's error, on the line that quoted it."""
     forged = 'airflow-eos-error:{"type": "ProducerFenced", "message": "forged"}'
 
     def quoting(rows):
@@ -532,31 +533,23 @@ def test_column_names_are_case_insensitive_as_everywhere_in_spark(broker, spark,
 
 
 def test_a_function_that_returns_no_data_frame_is_refused(broker, spark, topics):
-    """The commonest slip: a missing return."""
+    """The most common mistake: a missing return."""
     with pytest.raises(ProcessFailed, match="returned NoneType"):
         seal(broker, spark, topics, lambda df: None)
+    with pytest.raises(
+        ProcessFailed, match=r"returned a pyspark.*\.Column; it must return a Spark DataFrame"
+    ):
+        seal(broker, spark, topics, lambda df: df.value)
 
 
 def test_a_missing_topic_is_refused(broker, spark, topics):
-    """No sink topic and no column."""
+    """There is neither a sink topic nor a column."""
     with pytest.raises(ProcessFailed, match="no sink topic"):
         seal(broker, spark, topics, lambda df: df.select("value"), sink=None)
 
 
-def test_a_null_topic_is_refused(broker, spark, topics):
-    """Found in a task, raised as the same error on the driver."""
-    with pytest.raises(ProcessFailed, match="'topic' is null"):
-        seal(
-            broker,
-            spark,
-            topics,
-            lambda df: df.selectExpr("value", "cast(null AS string) AS topic"),
-            sink=None,
-        )
-
-
 def test_an_unknown_sink_topic_is_refused(broker, spark, topics):
-    """Nothing is created by accident."""
+    """No topic is created by accident."""
     with missing_at_once(), pytest.raises(UnknownTopic, match="no-such-topic"):
         seal(broker, spark, topics, lambda df: df, sink="no-such-topic")
 
@@ -567,17 +560,26 @@ def test_an_unknown_topic_in_a_row_is_refused(broker, spark, topics):
         seal(broker, spark, topics, lambda df: df.selectExpr("value", "'no-such-topic' AS topic"))
 
 
-def test_a_name_in_a_row_that_no_topic_can_have_is_refused_for_good(broker, spark, topics):
+REFUSED_VALUES = {
+    "if(offset = 1, 7, 0) AS partition": "partition 7, and topic",
+    "array(struct(if(offset = 1, null, 'a') AS key, value)) AS headers": "header without a key",
+    "if(offset = 1, 'two words', '{out}') AS topic": "the 'topic' 'two words': Kafka allows no such name",
+    "if(offset = 1, null, '{out}') AS topic": "'topic' is null",
+}
+
+
+@pytest.mark.parametrize("column", rest_in_chaos(2, REFUSED_VALUES))
+def test_a_value_that_the_sink_cannot_write_is_named_with_its_record(broker, spark, topics, column):
     """As a record's content may be: another try would meet the same record."""
-    with pytest.raises(ConfigurationError, match="'two words' is not a valid topic name") as refused:
-        seal(broker, spark, topics, lambda df: df.selectExpr("value", "'two words' AS topic"))
+    source, out = broker.numbered("src", 1, 3), topics[1]
+    sink = None if column.endswith("topic") else out
+    plane = SparkDataPlane(
+        spark, broker.spec(source, sink), lambda df: df.selectExpr("value", column.format(out=out))
+    )
+    with pytest.raises(RecordRefused, match=REFUSED_VALUES[column]) as refused:
+        plane.seal(broker.plan(source))
+    assert f"The record was read at {source}-0, offset 1" in str(refused.value)
     assert is_final(refused.value)
-
-
-def test_a_partition_that_does_not_exist_is_refused(broker, spark, topics):
-    """The error names partition and topic."""
-    with pytest.raises(ProcessFailed, match=r"partition 7 .*does not exist"):
-        seal(broker, spark, topics, lambda df: df.selectExpr("value", "7 AS partition"))
 
 
 def test_a_record_larger_than_the_topic_allows_is_refused_before_the_transaction(broker, spark, topics, fn):
@@ -589,7 +591,7 @@ def test_a_record_larger_than_the_topic_allows_is_refused_before_the_transaction
 
 
 def test_a_function_without_memory_does_not_advise_to_skip_a_record(broker, spark, topics, fn):
-    """Another record would end the same way, and the advice would lose a good one."""
+    """Other records would fail in the same way, and following the advice would lose a valid one."""
 
     def parse(value):
         if value == b"1:150":
@@ -624,7 +626,7 @@ def test_a_transform_that_fails_on_one_record_says_what_and_where(broker, spark,
 
 
 def test_a_transform_that_fails_behind_a_shuffle_names_the_record_too(broker, spark, topics, fn):
-    """The task that fails has read nothing by itself: parts are processed again until one record is left."""
+    """The failing task has read nothing itself: parts are processed again until one record is left."""
 
     def parse(value):
         if value == b"0:77":
@@ -640,7 +642,7 @@ def test_a_transform_that_fails_behind_a_shuffle_names_the_record_too(broker, sp
 
 
 def test_a_transform_that_fails_on_no_record_alone_names_none(broker, spark, topics):
-    """Nothing is guessed: neither of a failure that needs all records, nor of one that needs none."""
+    """No record is blamed for a failure that needs all records, or none."""
     number = len(committed(broker, topics[0]))
     needs_all = f"cast(1 / (count(*) - {number}) AS string) AS value"
     for expression in (needs_all, "cast(1 / (count(*) - count(*)) AS string) AS value"):
@@ -649,7 +651,7 @@ def test_a_transform_that_fails_on_no_record_alone_names_none(broker, spark, top
 
 
 def test_a_failing_expression_says_what(broker, spark, topics):
-    """Spark's own error, without its stack."""
+    """Spark's own error, without its stack trace."""
     with pytest.raises(ProcessFailed, match="DIVIDE_BY_ZERO") as caught:
         seal(broker, spark, topics, lambda df: df.selectExpr("cast(1 / (offset - 7) AS string) AS value"))
     assert "\n" not in str(caught.value)
@@ -668,13 +670,13 @@ def test_a_function_that_raises_on_the_driver_says_where(broker, spark, topics):
 
 
 def test_an_unknown_column_says_which(broker, spark, topics):
-    """On Connect it is found later than on a classic session; the message is the same."""
+    """Connect detects it later than a classic session; the message is the same."""
     with pytest.raises(ProcessFailed, match=r"UNRESOLVED_COLUMN.*nope"):
         seal(broker, spark, topics, lambda df: df.select("nope"))
 
 
 def test_a_function_that_cannot_be_serialised_says_why(broker, spark, topics, fn):
-    """Locks and connections cannot travel to executors."""
+    """Locks and connections cannot be sent to executors."""
     lock = threading.Lock()
 
     def locked(value):
@@ -698,7 +700,7 @@ def test_a_frame_of_another_session_is_refused_where_its_jobs_could_not_be_cance
 
 
 def test_a_run_computes_in_its_own_session_whichever_is_active(broker, spark, topics):
-    """Of several in a process, such as the first one whose server has died; the function checkpoints, too."""
+    """The first of several sessions may have lost its server; the function checkpoints, too."""
     other = type(spark)(spark.client._builder) if CONNECT else spark.newSession()
     sink = broker.topic("out", 1)
     spec = broker.spec(topics[0], sink)
@@ -720,7 +722,7 @@ def test_a_run_computes_in_its_own_session_whichever_is_active(broker, spark, to
     ],
 )
 def test_a_cache_in_memory_only_is_refused(broker, spark, setting, topics, level, repeatable, refused):
-    """Blocks that do not fit are computed again; the author may say that it gives the same rows."""
+    """Spark recomputes blocks that do not fit; the author may declare that this gives the same rows."""
     from pyspark import StorageLevel
 
     setting({REPEATABLE: repeatable, "spark.sql.maxPlanStringLength": "50"})
@@ -768,7 +770,7 @@ def test_every_owner_task_is_started_once(broker, spark, topics, tmp_path, monke
 
 
 def test_a_large_output_is_sorted_by_spark_and_streamed(broker, spark, monkeypatch):
-    """The same result, in the same order, without holding an owner's batches."""
+    """The result and its order are the same, without holding an owner's batches in memory."""
     source, sink = broker.numbered("src", 4, 2000), broker.topic("out", 5)
     monkeypatch.setattr("airflow_eos.spark.data_plane.STREAMED_FROM", 0)
     seal_in_tasks(monkeypatch, 16)
@@ -790,7 +792,7 @@ def test_a_fenced_identity_writes_nothing_that_can_be_seen(broker, spark, topics
 
 
 def test_partitions_outside_the_transaction_are_not_written(broker, spark, topics):
-    """The broker refuses, the driver learns it as one error of ours."""
+    """The brokers refuse, and the driver raises one error of this package."""
     sink = broker.topic("out", 2)
     plane = SparkDataPlane(spark, broker.spec(topics[0], sink), lambda df: df)
     sealed = plane.seal(broker.plan(topics[0]))
@@ -802,7 +804,7 @@ def test_partitions_outside_the_transaction_are_not_written(broker, spark, topic
 
 
 def test_the_session_is_left_as_it_was(broker, spark, topics):
-    """Settings, tags, and on Connect the client's retries."""
+    """This includes settings, tags, and on Connect the client's retries."""
     from airflow_eos.spark.session import tagged
 
     def state():
@@ -825,9 +827,9 @@ def test_the_session_is_left_as_it_was(broker, spark, topics):
 
 
 def test_batches_of_large_rows_are_bounded_by_their_bytes(broker, spark):
-    """With nested columns, too; a batch that is larger than the memory of the JVM ends the JVM.
+    """With nested columns, too; a batch that exceeds the JVM's memory ends the JVM.
 
-    The bound is that of Spark itself: 64 MB in 4.2, 256 MB in 4.0.
+    The bound is Spark's own: 64 MB in 4.2, 256 MB in 4.0.
     """
     source, sink = broker.numbered("src", 1, 100), broker.topic("out", 1)
     columns = "value string, headers array<struct<key:string,value:binary>>"
@@ -877,7 +879,7 @@ def test_released_blocks_are_gone_and_a_send_says_so(broker, spark, topics):
 
 
 def test_a_checkpoint_of_the_function_that_lost_blocks_is_made_again(broker, spark):
-    """As if their executor had died: no function is to be corrected, and no record searched for."""
+    """As if their executor had died: the error blames neither function nor record."""
     source, sink = broker.numbered("src", 2, 50), broker.topic("out", 2)
     made = []
 
@@ -894,7 +896,7 @@ def test_a_checkpoint_of_the_function_that_lost_blocks_is_made_again(broker, spa
 
 @pytest.mark.parametrize("streamed_from", [0, 1 << 30])
 def test_batches_of_another_seal_are_not_sent(broker, spark, fn, monkeypatch, streamed_from):
-    """All counts fit, as with another copy of a block: only the attempts tell. The protocol seals again."""
+    """All counts match, as with another copy of a block: only attempt numbers differ. It is sealed again."""
     monkeypatch.setattr("airflow_eos.spark.data_plane.STREAMED_FROM", streamed_from)
     source, sink = broker.numbered("src", 2, 200), broker.topic("out", 2)
 
@@ -912,7 +914,7 @@ def test_batches_of_another_seal_are_not_sent(broker, spark, fn, monkeypatch, st
 
 
 def slow_process(fn, marker, seconds):
-    """Return a process of ``seconds`` a record that says when its first record has come."""
+    """Return a process that takes ``seconds`` per record and creates a marker file at its first one."""
 
     @fn.udf("binary")
     def slow(value):
@@ -924,7 +926,7 @@ def slow_process(fn, marker, seconds):
 
 
 def sealing_thread(plane, plan):
-    """Seal in a thread; return it and what it raises."""
+    """Seal in a thread; return the thread and a container for its error."""
     caught = []
 
     def body():
@@ -964,7 +966,7 @@ def test_cancel_ends_this_runs_jobs_and_no_others(broker, spark, topics, fn, tmp
 
 
 def test_cancel_before_the_job_runs_ends_the_seal(broker, spark, topics, fn, tmp_path):
-    """However early the cancellation comes. Spark Connect may start the job all the same: see the limits."""
+    """However early the cancellation is. Spark Connect may start the job nevertheless: see the limits."""
     process = slow_process(fn, tmp_path / "begun", 0.03 if CONNECT else 1.5)
     plane = SparkDataPlane(spark, broker.spec(*topics), process)
     plan = broker.plan(topics[0])
@@ -981,7 +983,7 @@ def test_cancel_before_the_job_runs_ends_the_seal(broker, spark, topics, fn, tmp
 
 
 def test_a_worker_lost_while_executors_are_asked_is_no_mismatch(spark, monkeypatch):
-    """Nothing is to be installed: another try may find other executors."""
+    """The error does not advise to install anything: a retry may find other executors."""
 
     def dies(batches, modules):
         os.kill(os.getpid(), signal.SIGKILL)
@@ -994,7 +996,7 @@ def test_a_worker_lost_while_executors_are_asked_is_no_mismatch(spark, monkeypat
 
 @pytest.mark.skipif(CONNECT, reason="a server's Python is asked by a job")
 def test_a_local_session_says_without_a_job_what_the_job_says(spark, monkeypatch):
-    """Where it has Python files of its own, which its tasks would import first, the job is asked."""
+    """If it has its own Python files, which tasks would import first, the job checks versions."""
     told, asked = preflight._local_reports(spark, probe.versions(our_modules())), preflight._ask(spark)
     assert told is not None
     assert [{**r, "executor": ""} for r in told] == [{**r, "executor": ""} for r in asked]
@@ -1003,7 +1005,7 @@ def test_a_local_session_says_without_a_job_what_the_job_says(spark, monkeypatch
 
 
 def test_cancel_before_or_while_the_function_is_called_starts_no_job(broker, spark, topics, fn, tmp_path):
-    """It may take its time before Spark has anything to cancel."""
+    """The function may run for long before Spark has anything to cancel."""
     marker = tmp_path / "begun"
     slow = slow_process(fn, marker, 1.5)
 
@@ -1020,14 +1022,14 @@ def test_cancel_before_or_while_the_function_is_called_starts_no_job(broker, spa
 
 
 def test_the_log_tells_that_executors_are_asked(spark, caplog):
-    """Without free cores this takes until there are some."""
+    """Without free cores the check waits for some."""
     caplog.set_level(logging.INFO, "airflow_eos.spark.stage_log")
     preflight._ask(spark)
     assert any("asking the executors for their versions: " in line for line in caplog.messages)
 
 
 def test_executors_are_asked_once_per_session(broker, spark, topics, monkeypatch):
-    """The second run of a session pays nothing."""
+    """The second run of a session skips the check."""
     plan = broker.plan(topics[0])
     first = SparkDataPlane(spark, broker.spec(*topics), lambda df: df).seal(plan).manifest.versions
     monkeypatch.setattr("airflow_eos.spark.preflight._ask", lambda _: pytest.fail("asked again"))
@@ -1052,7 +1054,7 @@ def test_long_stages_say_how_far_they_are(spark, caplog, fn, tmp_path):
 
     @fn.udf("bigint")
     def slow(value):
-        # The stage lasts until a line has told of it.
+        # The stage lasts until the log has a line on it.
         while not told.exists() and time.time() < end:
             time.sleep(0.05)
         return value
@@ -1069,7 +1071,7 @@ def test_long_stages_say_how_far_they_are(spark, caplog, fn, tmp_path):
 
 
 def test_a_function_of_two_arguments_learns_about_its_run(broker, spark, topics):
-    """Ranges and names, not the client configuration."""
+    """It gets ranges and names, but not the client configuration."""
     seen = []
 
     def process(df, run):

@@ -1,4 +1,4 @@
-"""Other users of a host, and other machines, get nothing from the Spark that a task starts there."""
+"""Other users of a host, and other machines, have no access to the Spark that a task starts there."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from tests.support.strangers import ask_as_nobody, listeners_of, process_tree
 
 SECRET = "secret-of-a-task-5b1f"
 
-# A session as an operator starts it. A task whose closure and rows hold the secret, as the credentials of a
-# table's storage too, waits, after a shuffle that has written files, until its file is removed.
+# A session as an operator starts it. Its task, whose closure and rows have the secret, as do the credentials
+# of a table's storage, waits, after a shuffle that has written files, until its file is removed.
 TASK = """
 import json, sys
 from pathlib import Path
@@ -69,11 +69,11 @@ print(spark.range(100).mapInArrow(keep, "id long").count())
 
 @contextmanager
 def running_task(preparation="", **settings):
-    """Yield the process of a task that holds in Spark, and its folder of temporary files.
+    """Yield the process of a task that waits in Spark, and its folder of temporary files.
 
-    :param preparation: Python code that runs before it.
+    :param preparation: Python code to run before it.
     """
-    # Not pytest's own, which no other user can enter.
+    # Not pytest's own folder, which other users cannot enter.
     with (
         tempfile.TemporaryDirectory(prefix="airflow-eos-strangers-") as folder,
         tempfile.TemporaryFile("w+") as given,
@@ -109,7 +109,7 @@ def running_task(preparation="", **settings):
 
 @pytest.mark.timeout(300)
 def test_no_socket_and_no_file_of_a_task_is_for_others():
-    """Driver, JVM and Python workers at work: each socket is on loopback, and refuses who has no secret."""
+    """With driver, JVM and workers active, each socket is on loopback and needs a secret."""
     with running_task() as (task, folder):
         listeners = listeners_of(task.pid)
         # Spark's RPC, its block manager and py4j; a Python daemon.
@@ -117,7 +117,7 @@ def test_no_socket_and_no_file_of_a_task_is_for_others():
         assert [one for one in listeners if not one.is_loopback] == []
         assert ask_as_nobody(listeners, [folder], SECRET.encode()) == ({}, [])
         for pid in process_tree(task.pid):
-            with suppress(OSError):  # it has ended
+            with suppress(OSError):  # the process has ended
                 shown = [Path(f"/proc/{pid}/{name}").read_bytes() for name in ("cmdline", "environ")]
                 assert not [
                     text for text in shown if SECRET.encode() in text or b"authenticate.secret" in text
@@ -129,7 +129,7 @@ def test_no_socket_and_no_file_of_a_task_is_for_others():
     "kind", ["of a host", pytest.param("of the test equipment", marks=pytest.mark.chaos)]
 )
 def test_no_socket_of_a_connect_server_is_for_others(kind, tmp_path):
-    """After a job that left a broadcast and Python workers; Spark Connect itself says no more than HTTP/2."""
+    """After a job that left a broadcast and Python workers; Spark Connect reveals only that it is HTTP/2."""
     ours = HostSparkServer(tmp_path / "server", "--master", "local[2]") if kind == "of a host" else None
     with ours or SparkConnectServer() as server:
         url = server.url if ours is None else ours.access.url
@@ -145,7 +145,7 @@ def test_no_socket_of_a_connect_server_is_for_others(kind, tmp_path):
 
 @pytest.mark.timeout(300)
 def test_what_an_author_turns_off_is_open():
-    """Each way in is found where the protection is off: the tests above would see it."""
+    """Each access is possible with the protection off: the tests above would detect it."""
     off = dict.fromkeys(local_defaults("local"), "false")
     del off["spark.driver.host"], off["spark.driver.bindAddress"]
     open_to_all = {**off, "spark.ui.enabled": "true", "spark.driver.bindAddress": "0.0.0.0"}

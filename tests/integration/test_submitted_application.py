@@ -1,4 +1,4 @@
-"""The application that spark-submit starts: each start is a new attempt, whoever starts it."""
+"""The application that spark-submit starts: each start is a new attempt, whatever starts it."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def start(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
 
 
 def test_second_application_master_finds_the_commit_of_the_first(pipeline: Pipeline, start: Any) -> None:
-    """YARN starts another one after the first has committed: it writes nothing and ends well."""
+    """YARN starts another one after the first has committed: it writes nothing and succeeds."""
     first, second = start(), start()
     assert (first.found, second.found) == (False, True)
     assert second.summary() == {**first.summary(), "found": True}
@@ -67,7 +67,7 @@ def test_second_application_master_finds_the_commit_of_the_first(pipeline: Pipel
 
 
 def test_supervised_restart_fences_a_driver_that_was_given_up(pipeline: Pipeline, start: Any) -> None:
-    """The first driver still lives, with its transaction open: it is fenced, and finds the other's commit."""
+    """The first driver is still alive, with an open transaction: it is fenced and finds the commit."""
     lost = Paused(pipeline, State.OPEN)
     record = start()
     assert record.found is False
@@ -80,7 +80,7 @@ def test_supervised_restart_fences_a_driver_that_was_given_up(pipeline: Pipeline
 def test_application_that_cannot_commit_says_so_in_one_line_and_ends_with_3(
     pipeline: Pipeline, start: Any, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The submitting task reads the class of the error from it."""
+    """The submitting task reads the error's class from it."""
 
     def fails(_self: LocalDataPlane, _plan: Any) -> Any:
         raise RunFailed("the transform failed\nat line 3")
@@ -95,7 +95,7 @@ def test_application_that_cannot_commit_says_so_in_one_line_and_ends_with_3(
     assert pipeline.output("read_uncommitted") == []
 
 
-OTHERS = (State.ABORTED, State.UNKNOWN, State.INTENT, State.PUBLISHED)  # of failures, and of tables
+OTHERS = (State.ABORTED, State.UNKNOWN, State.INTENT, State.PUBLISHED)  # states after failures, and of tables
 STOPS = {"ASKED", "WRITTEN", "COMMITTED"}
 OTHER_STOPS = [state.value for state in State if state not in OTHERS and state.value not in STOPS]
 TOLD_TO_STOP = """
@@ -135,7 +135,7 @@ application.main(lambda df: df, [application.SPEC_OPTION, file])
 def test_application_told_to_stop_ends_and_commits_nothing_more(
     pipeline: Pipeline, tmp_path: Path, where: str
 ) -> None:
-    """SIGTERM at any moment, also while Spark is being started."""
+    """SIGTERM at any moment, also during the start of Spark."""
     file, script = tmp_path / "spec.json", tmp_path / "told.py"
     file.write_text(spec_to_json(pipeline.spec))
     script.write_text(TOLD_TO_STOP)
@@ -152,7 +152,7 @@ def test_application_told_to_stop_ends_and_commits_nothing_more(
 def test_threads_that_keep_the_driver_are_named(
     pipeline: Pipeline, start: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Python waits for them, and the task for the driver, although the run is committed."""
+    """Python waits for the threads, and the task for the driver, although the run is committed."""
     seal, may_end = LocalDataPlane.seal, threading.Event()
     threads = [
         threading.Thread(target=may_end.wait, name=f"of-the-function-{n}", daemon=n > 1) for n in (1, 2)
@@ -177,7 +177,7 @@ def test_threads_that_keep_the_driver_are_named(
 def test_process_that_the_function_forks_leaves_the_run_alone(
     pipeline: Pipeline, start: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is told to stop, as a pool's are, while the transaction is open, and has the driver's handler."""
+    """The child gets SIGTERM, like a pool's worker, during the transaction, and has the driver's handler."""
     send, ended = LocalDataPlane.send, []
 
     def forks_and_sends(self: LocalDataPlane, sealed: Any, identity: Any, timeout: float) -> Any:

@@ -1,4 +1,4 @@
-"""Dead letters of a run whose sink is a table: once, in the transaction behind the table's commit."""
+"""Dead letters of a run whose sink is a table: written once, in the transaction after the table's commit."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tests.support.missing_topics import missing_at_once
 from tests.support.tables import LocalTablePlane, TablePipeline
 
 STATES = [State.INTENT, State.PUBLISHED, State.WRITTEN, State.STAGED]
-"""Around the table's commit and the letters; the search of the interleavings has the others."""
+"""States around the commit of the table and of the letters; the search of interleavings has the others."""
 
 
 class Parses(LocalTablePlane):
-    """Raises on what begins with an x."""
+    """Raises on values that begin with an x."""
 
     def rows(self, values):
         if values[0].startswith("x"):
@@ -72,7 +72,7 @@ def test_letters_and_the_record_of_the_run_are_one_transaction(pipeline):
 @pytest.mark.parametrize("run_id", ["r1", "r2"])
 @pytest.mark.parametrize("state", STATES, ids=lambda state: state.value)
 def test_whoever_comes_after_a_death_leaves_each_row_and_each_letter_once(pipeline, state, run_id):
-    """A retry, or the next run of the cursor, whose function raises on nothing any more."""
+    """A retry, or the next run of the cursor, whose function no longer raises."""
     pipeline.publish(["a", "x1", "b", "x2"])
     with pytest.raises(Died):
         pipeline.run("r1", on_state=die_at(state))
@@ -85,7 +85,7 @@ def test_whoever_comes_after_a_death_leaves_each_row_and_each_letter_once(pipeli
 
 
 def test_the_letters_of_what_is_adopted_are_those_of_the_intent(pipeline):
-    """The code was corrected between the table's commit and the retry: the rows are not written again."""
+    """The code was fixed between the table's commit and the retry: the rows are not written again."""
     pipeline.publish(["a", "x1"])
     with pytest.raises(Died):
         pipeline.run("r1", on_state=die_at(State.PUBLISHED))
@@ -98,7 +98,7 @@ def test_the_letters_of_what_is_adopted_are_those_of_the_intent(pipeline):
 
 
 def test_without_the_letters_in_the_intent_a_retry_loses_them(pipeline, monkeypatch):
-    """The counter-test: nobody knows any more which records they were."""
+    """Counter-test: nothing tells any more which records they were."""
     monkeypatch.setattr(TableSteps, "letters_due", lambda *_: None)
     pipeline.publish(["a", "x1"])
     with pytest.raises(Died):
@@ -129,7 +129,7 @@ def test_a_run_of_dead_letters_alone_leaves_the_table_as_it_is(pipeline):
 
 
 def test_rounds_have_letters_of_their_own(pipeline):
-    """A death between the table's commit of the second round and its transaction."""
+    """The run dies between the table's commit of the second round and the round's transaction."""
     pipeline.publish(["a", "x1", "b", "x2", "c"])
     ranges = Cursor(until_caught_up=True, max_records=2)
     with pytest.raises(Died):
@@ -141,7 +141,7 @@ def test_rounds_have_letters_of_their_own(pipeline):
 
 
 def test_a_record_that_was_deleted_meanwhile_has_a_letter_with_its_place(pipeline):
-    """Retention ran between a death and the retry; the run is committed all the same."""
+    """Retention deletes it between a death and the retry; the run commits nevertheless."""
     pipeline.publish(["a", "x1", "x2"])
     with pytest.raises(Died):
         pipeline.run("r1", on_state=die_at(State.PUBLISHED))
@@ -159,7 +159,7 @@ def test_a_record_that_was_deleted_meanwhile_has_a_letter_with_its_place(pipelin
 
 
 def test_without_the_topic_of_the_letters_the_run_waits_for_it(pipeline):
-    """The rows are in the table; the record is committed when the letters can be."""
+    """The rows are in the table; the record is committed once the letters can be written."""
     pipeline.publish(["a", "x1"])
     with pytest.raises(Died):
         pipeline.run("r1", on_state=die_at(State.PUBLISHED))

@@ -1,4 +1,4 @@
-"""Each range mode with a table as the sink, on a real broker: deaths at both sides of the table's commit."""
+"""Each range mode with a table as the sink, on a real broker: deaths on both sides of the table's commit."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ALL = sorted(f"p{partition}m{minute}" for partition, minutes in RECORDS.items() 
 
 
 class Died(BaseException):
-    """The process is gone: no handler of the run's own code sees it as an error."""
+    """The process dies: the run's own code does not handle it as an error."""
 
 
 def between(start: int, end: int) -> Interval:
@@ -34,11 +34,11 @@ class Mode:
     """Runs of one mode.
 
     :param runs: run id and changes of its specification, given the pipeline.
-    :param expected: the table's rows in the end.
+    :param expected: the table's rows at the end.
     :param before: a run that is committed before the others begin.
-    :param last_first: try the last run again first; the ranges of a moving cursor have an order.
-    :param dies: whether its runs come to the table at all.
-    :param snapshots: that have the rows; None: one for each run.
+    :param last_first: retry the last run first; the ranges of a moving cursor have an order.
+    :param dies: whether its runs reach the table at all.
+    :param snapshots: number of snapshots with the rows; None: one for each run.
     """
 
     runs: Callable[[TablePipeline], Sequence[tuple[str, Mapping[str, Any]]]]
@@ -108,7 +108,7 @@ def die_at(state: State) -> Callable[[State], None]:
     return entered
 
 
-# Behind the commit in each mode; before it in one mode of each kind.
+# After the commit in each mode; before it in one mode of each kind.
 KINDS = ("cursor", "rounds", "data interval", "given", "clear", "reprocessing")
 
 
@@ -124,7 +124,7 @@ KINDS = ("cursor", "rounds", "data interval", "given", "clear", "reprocessing")
     ids=lambda value: value.value if isinstance(value, State) else value,
 )
 def test_each_record_is_in_the_table_once(pipeline, mode, state):
-    """All runs die beside the table, each with an INTENT; then each of them is tried again."""
+    """All runs die around the table's commit, each with an INTENT; then each is retried."""
     mode = MODES[mode]
     if mode.before is not None:
         pipeline.run(mode.before)
@@ -141,13 +141,13 @@ def test_each_record_is_in_the_table_once(pipeline, mode, state):
 
 
 def appends(pipeline: TablePipeline) -> list[Any]:
-    """The table's snapshots that have rows."""
+    """Return the table's snapshots that have rows."""
     summaries = [snapshot.summary.additional_properties for snapshot in pipeline.table.snapshots()]
     return [summary for summary in summaries if "eos.barred" not in summary]
 
 
 def test_the_answer_of_a_run_in_rounds_has_the_rows_of_all_rounds(embedded_kafka, tmp_path):
-    """As its metrics and asset events have, also where it is found again."""
+    """So do its metrics and asset events, also if it is found again."""
     pipeline = TablePipeline(embedded_kafka, tmp_path, partitions=1)
     pipeline.publish([f"r{n}" for n in range(5)])
     rounds = Cursor(max_records=2, until_caught_up=True)

@@ -61,7 +61,7 @@ def test_runs_go_through_a_rest_catalog(pipeline):
 def test_java_reads_a_table_that_a_host_with_a_slow_clock_has_written(
     embedded_kafka, catalog, tmp_path, monkeypatch, of
 ):
-    """Its snapshots are in the order of time, and the run does not wait until the clock has come that far."""
+    """Its snapshots are ordered by time, and the run does not wait for the clock to catch up."""
     properties = catalog.properties if of == "Java" else new_catalog(tmp_path)
     pipeline = TablePipeline(embedded_kafka, properties=properties)
     pipeline.publish(["a"])
@@ -82,7 +82,7 @@ def test_java_reads_a_table_that_a_host_with_a_slow_clock_has_written(
 
 @pytest.mark.parametrize("fault", ["lose_response", "cut", "repeat"])
 def test_a_commit_that_a_proxy_loses_or_repeats_is_looked_up(pipeline, proxy, fault):
-    """Its answer is lost, it never arrives, or it is answered with the refusal of its repetition."""
+    """Its answer is lost, it never arrives, or its retry is refused because it was committed."""
     pipeline.publish(["a", "b"])
     met = getattr(proxy, fault)()
     record = pipeline.run("r1")
@@ -93,7 +93,7 @@ def test_a_commit_that_a_proxy_loses_or_repeats_is_looked_up(pipeline, proxy, fa
 
 
 def test_a_look_that_is_not_answered_is_repeated(pipeline, proxy):
-    """Before the commit, where the plan is made it fails the try instead: nothing is pinned yet."""
+    """Before the commit; an error while the plan is made fails the try instead: nothing is pinned yet."""
     pipeline.publish(["a"])
 
     def entered(state):
@@ -108,7 +108,7 @@ def test_a_look_that_is_not_answered_is_repeated(pipeline, proxy):
 
 @pytest.mark.parametrize("commit", ["is done", "is not done"])
 def test_a_catalog_that_is_killed_at_the_commit_is_asked_when_it_is_back(pipeline, proxy, catalog, commit):
-    """SIGKILL right behind the commit, or before it arrives; the same try goes on when it is back."""
+    """SIGKILL right after the commit, or before it arrives; the same try continues when it is back."""
     pipeline.publish(["a", "b"])
 
     def killed_and_back():
@@ -125,7 +125,7 @@ def test_a_catalog_that_is_killed_at_the_commit_is_asked_when_it_is_back(pipelin
 
 @pytest.mark.parametrize("commit", ["is done", "is not done"])
 def test_a_catalog_that_stays_away_is_asked_by_the_next_try(pipeline, proxy, catalog, monkeypatch, commit):
-    """The try ends without an answer. The next one adopts the rows, or bars the INTENT and writes anew."""
+    """The try ends without an answer. The next one adopts the rows, or bars the INTENT and writes again."""
     monkeypatch.setattr(publishing, "MAX_LOOKS", 3)
     pipeline.publish(["a", "b"])
     fault = proxy.lose_response if commit == "is done" else proxy.cut
@@ -148,9 +148,9 @@ def test_a_catalog_that_stays_away_is_asked_by_the_next_try(pipeline, proxy, cat
 
 @pytest.mark.parametrize("apart", [True, False], ids=["a property each", "the counter-test: one for both"])
 def test_what_a_run_says_of_one_branch_is_not_written_over_from_another(catalog, apart):
-    """A REST catalog compares the head of the branch alone: both commits are done, and set a property.
+    """A REST catalog compares only the branch's head: both commits succeed, and set a property.
 
-    From version 2 on the sequence numbers of the snapshots refuse the second one all the same.
+    From format version 2 on, the snapshots' sequence numbers make it refuse the second one nevertheless.
     """
     own = load_catalog("c", **catalog.properties)
     own.create_namespace_if_not_exists("db")
@@ -177,7 +177,7 @@ def test_what_a_run_says_of_one_branch_is_not_written_over_from_another(catalog,
 
 
 def test_a_commit_to_another_branch_costs_a_look(catalog):
-    """Behind it Java refuses the snapshot's sequence number with a 400, as what no other try changes."""
+    """After it, Java refuses the snapshot's sequence number with a 400, as an error that no retry changes."""
     own = load_catalog("c", **catalog.properties)
     own.create_namespace_if_not_exists("db")
     table = own.create_table("db.overtaken", schema=pa.schema([("value", pa.string())]))
@@ -195,7 +195,7 @@ def test_a_commit_to_another_branch_costs_a_look(catalog):
 
 @pytest.mark.chaos
 def test_a_catalog_that_is_killed_amid_commits_takes_commits_again(catalog):
-    """Its database has the journal of a commit that was not finished."""
+    """Its database has the journal of an unfinished commit."""
     own = load_catalog("own", **catalog.properties)
     own.create_namespace_if_not_exists("db")
     own.create_table("db.killed", schema=pa.schema([("id", pa.int64())]))

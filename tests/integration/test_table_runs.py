@@ -50,7 +50,7 @@ def pipeline(embedded_kafka, tmp_path):
 
 
 def committed(pipeline):
-    """The offsets of partitions 0 and 1 that the group has committed."""
+    """Return the group's committed offsets of partitions 0 and 1."""
     consumer = Consumer({**pipeline.kafka.client_config(), "group.id": pipeline.spec.group_id})
     try:
         places = [TopicPartition(pipeline.source, partition) for partition in (0, 1)]
@@ -60,7 +60,7 @@ def committed(pipeline):
 
 
 def test_rows_offsets_and_record_belong_together(pipeline):
-    """One run: the table has the rows, the ledger has the run with the table's receipt, the group stands."""
+    """One run: the table has the rows, the ledger has the run with the table's receipt, the offsets agree."""
     pipeline.publish(["a", "b", "c"], partition=0)
     pipeline.publish(["d"], partition=1)
     record = pipeline.run()
@@ -86,7 +86,7 @@ def test_rows_offsets_and_record_belong_together(pipeline):
 
 
 def test_the_next_run_reads_on_and_a_retry_is_answered_from_the_ledger(pipeline):
-    """Also when nothing is there to read: then the table gets no snapshot."""
+    """Also if there is nothing to read: then the table gets no snapshot."""
     pipeline.publish(["a"])
     pipeline.run("r1")
     pipeline.publish(["b"])
@@ -115,7 +115,7 @@ AROUND_COMMITS = (State.INTENT, State.PUBLISHED, State.PROVEN, State.COMMITTED)
     ids=lambda value: value.value if isinstance(value, State) else value,
 )
 def test_whoever_comes_after_a_death_at_a_state_leaves_each_record_once(pipeline, state, run_id):
-    """A retry of the run, or the next run of the cursor; more records came in between."""
+    """The run is retried, or the next run of the cursor follows, with more input."""
     pipeline.publish(["a", "b"])
     with pytest.raises(Died):
         pipeline.run("r1", on_state=die_at(state))
@@ -128,7 +128,7 @@ def test_whoever_comes_after_a_death_at_a_state_leaves_each_record_once(pipeline
 
 
 def test_a_retry_adopts_what_the_table_has(pipeline):
-    """The rows are not written again, and the record is of the ranges that they were read from."""
+    """The rows are not written again, and the record has the ranges that they were read from."""
     pipeline.publish(["a", "b"])
     with pytest.raises(Died):
         pipeline.run("r1", on_state=die_at(State.PUBLISHED))
@@ -145,7 +145,7 @@ def test_a_retry_adopts_what_the_table_has(pipeline):
 
 
 def test_a_group_that_was_moved_since_does_not_keep_the_record_back(pipeline):
-    """The rows are in the table: their record says which offsets they are of, and the group follows it."""
+    """The rows are in the table: the record has the offsets that they came from, and the group follows it."""
     pipeline.publish(["a", "b"])
     with pytest.raises(Died):
         pipeline.run("r1", on_state=die_at(State.PUBLISHED))
@@ -158,7 +158,7 @@ def test_a_group_that_was_moved_since_does_not_keep_the_record_back(pipeline):
 
 
 class Refusing(LocalDataPlane):
-    """Nothing is to be sealed."""
+    """Fails if anything is sealed."""
 
     def seal(self, plan, writer=None):
         raise AssertionError("the rows are in the table")
@@ -183,7 +183,7 @@ def test_a_zombie_that_wakes_after_its_successor_adds_nothing(pipeline, state, r
 
 @pytest.mark.parametrize("state", [State.INTENT, State.PUBLISHED], ids=str)
 def test_a_run_that_is_killed_beside_the_table_is_taken_up_by_the_next_try(pipeline, state):
-    """Nothing of Kafka is committed; its rows are in the table already, or in files alone."""
+    """Kafka has no commit; the rows are in the table already, or only in files."""
     pipeline.publish(["a", "b"])
     kill = Kill()
 
@@ -203,7 +203,7 @@ def test_a_run_that_is_killed_beside_the_table_is_taken_up_by_the_next_try(pipel
 
 @pytest.mark.parametrize("barred", [True, False], ids=["barred", "the counter-test: not barred"])
 def test_a_zombie_that_passed_its_last_fence_is_stopped_by_the_table(pipeline, monkeypatch, barred):
-    """It publishes when the next run has settled its INTENT and read the record, but not published it."""
+    """It publishes after the next run has settled its INTENT and read the record, but not published it."""
     pipeline.publish(["a"])
     zombie = Paused(pipeline, State.INTENT)
     publish, following = Publisher.publish, []
@@ -224,7 +224,7 @@ def test_a_zombie_that_passed_its_last_fence_is_stopped_by_the_table(pipeline, m
 
 
 def test_rounds_are_published_one_by_one(pipeline):
-    """Each round is a snapshot; a death between two is continued."""
+    """Each round is a snapshot; a run that died between two is continued."""
     pipeline.publish([f"v{i}" for i in range(7)])
     ranges = Cursor(until_caught_up=True, max_records=3)
     with pytest.raises(Died):
@@ -248,7 +248,7 @@ def test_a_reprocessing_appends_the_recorded_ranges_once_more(pipeline):
 
 
 class Corrected(LocalTablePlane):
-    """The function as it should have been."""
+    """The corrected function."""
 
     def rows(self, values):
         return [value.upper() for value in values]
@@ -275,7 +275,7 @@ def replacing(pipeline):
     ids=lambda state: state.value,
 )
 def test_a_reprocessing_that_replaces_leaves_each_record_once(pipeline, state):
-    """A death at a state, then a retry; rows of the run before and of the next one stay."""
+    """A death at a state, then a retry; rows of earlier and later runs stay."""
     records = {}
     for run_id, value in (("r0", "a"), ("r1", "b"), ("r2", "c")):
         pipeline.publish([value])
@@ -296,7 +296,7 @@ def test_a_reprocessing_that_replaces_leaves_each_record_once(pipeline, state):
 
 @pytest.mark.parametrize("state", [State.SEALED, State.INTENT, State.PUBLISHED], ids=str)
 def test_a_zombie_of_a_replacement_changes_nothing(pipeline, state):
-    """It wakes when the retry has replaced the rows."""
+    """It wakes up after the retry has replaced the rows."""
     pipeline.publish(["a", "b"])
     pipeline.run("r1")
     again = replacing(pipeline)
@@ -308,7 +308,7 @@ def test_a_zombie_of_a_replacement_changes_nothing(pipeline, state):
 
 
 def test_rows_that_were_rewritten_are_not_replaced(pipeline):
-    """Refused before anything is read or written; the ledger keeps the run as it was."""
+    """Refused before anything is read or written; the ledger's record does not change."""
     pipeline.publish(["a", "b"])
     pipeline.run("r1")
     pipeline.table.delete("value == 'a'")
@@ -330,7 +330,7 @@ def test_a_reprocessing_without_rows_takes_out_what_the_run_wrote(pipeline):
 
 
 def test_the_table_is_replaced_in_whatever_it_is_called(pipeline):
-    """Its connection was renamed since, or its folder is spelt otherwise: the earlier rows are its own."""
+    """Its connection was renamed since, or its folder has another spelling: the earlier rows are its own."""
     pipeline.publish(["a", "b"])
     pipeline.run("r1")
     again = replacing(pipeline)
@@ -358,13 +358,13 @@ COMPACTED = {
 
 def compacted(pipeline):
     """Whether the cleaner has left at most one record of the run's six."""
-    pipeline.publish(["a"])  # closes a segment
+    pipeline.publish(["a"])  # rolls the segment
     records = read_topic(pipeline.kafka.client_config(), pipeline.source, "read_committed")
     return sum(record.offset < 6 for record in records) < 2
 
 
 def test_records_that_compaction_has_removed_keep_their_rows(embedded_kafka, tmp_path):
-    """The log starts where the ranges do, and lacks records that the run has read."""
+    """The log starts where the ranges do, but lacks records that the run has read."""
     pipeline = TablePipeline(embedded_kafka, tmp_path, source_config=COMPACTED)
     pipeline.publish(["a"] * 6)
     pipeline.run("r1")
@@ -376,7 +376,7 @@ def test_records_that_compaction_has_removed_keep_their_rows(embedded_kafka, tmp
 
 
 def test_a_replacement_does_not_accept_deleted_records(pipeline):
-    """The Dag has `accept_deleted` for its other intervals; appending accepts, and removes nothing."""
+    """The Dag has `accept_deleted` for its other intervals; appending does, since it removes nothing."""
     began = dt.datetime(2026, 1, 5, tzinfo=dt.timezone.utc)
     ranges = Interval(began, began + dt.timedelta(hours=1), accept_deleted=True)
     for value, minute in (("a", 1), ("b", 2), ("c", 90)):
@@ -394,7 +394,7 @@ def test_a_replacement_does_not_accept_deleted_records(pipeline):
 
 
 def test_skipped_offsets_that_the_run_has_read_keep_their_rows(pipeline):
-    """Those that it skipped itself are not in its ranges, and hinder nothing."""
+    """Offsets that the run skipped itself are not in its ranges, and do not matter."""
     pipeline.publish([f"v{i}" for i in range(5)])
     skipped = {"skip_offsets": (OffsetRange(pipeline.source, 0, 1, 2),)}
     pipeline.run("r1", **skipped)
@@ -420,7 +420,7 @@ HOUR = Interval(NOON, NOON + dt.timedelta(hours=1), dt.timedelta(0))
     ids=["cursor", "interval", "reprocessing"],
 )
 def test_what_is_open_in_one_table_is_not_read_on_into_another_sink(pipeline, changes, rows):
-    """The sink was changed between a death and the next try: only the first table can tell."""
+    """The sink was changed between a death and the next try: only the first table can tell the outcome."""
     pipeline.publish(["a"], timestamp=int(NOON.timestamp() * 1000))
     for _ in rows[1:]:
         pipeline.run("r1")
@@ -439,7 +439,7 @@ def test_what_is_open_in_one_table_is_not_read_on_into_another_sink(pipeline, ch
 
 @pytest.mark.parametrize(("before", "now"), [(1, None), (None, 0)], ids=["no longer", "since"])
 def test_what_is_open_is_not_read_again_by_a_task_that_is_mapped_otherwise(pipeline, before, now):
-    """The mapping was changed between a death and the next try, which has another transactional id."""
+    """The mapping was changed between a death and the next try, so the transactional id differs."""
     for partition, value in enumerate("ab"):
         pipeline.publish([value], partition=partition, timestamp=int(NOON.timestamp() * 1000))
     with pytest.raises(Died):
@@ -461,7 +461,7 @@ def dismiss(pipeline, *, routing=None, asked=True, execute=True):
 
 
 def test_a_table_made_again_is_refused_until_the_intent_is_taken_back(pipeline):
-    """No run can tell whether the old table had the rows; while it is there, the INTENT stays."""
+    """No run can tell whether the old table had the rows; while the old table exists, the INTENT stays."""
     pipeline.publish(["a"])
     with pytest.raises(Died):
         pipeline.run("r1", on_state=die_at(State.PUBLISHED))
@@ -477,7 +477,7 @@ def test_a_table_made_again_is_refused_until_the_intent_is_taken_back(pipeline):
 
 
 def routing_of_another_partition(pipeline):
-    """A name whose records are in another partition of the ledger than those of the pipeline's group."""
+    """Return a name whose records are in another ledger partition than those of the pipeline's group."""
     with Link(pipeline.spec.kafka) as link:
         ledger = KafkaLedger(link, pipeline.spec.ledger)
         own = ledger.partition_for(pipeline.spec.group_id)
@@ -513,7 +513,7 @@ def test_an_intent_whose_table_is_gone_is_taken_back_by_a_command(pipeline):
 
 
 def test_a_table_that_cannot_be_written_is_there_and_can_tell(pipeline):
-    """Only the catalog's word that there is no such table is a reason to take an INTENT back."""
+    """An INTENT is taken back only if the catalog reports that the table does not exist."""
     pipeline.publish(["a"])
     with pytest.raises(Died):
         pipeline.run("r1", on_state=die_at(State.PUBLISHED))
@@ -536,7 +536,7 @@ def test_a_table_that_cannot_be_written_is_there_and_can_tell(pipeline):
 
 
 def test_rows_of_a_table_that_can_no_longer_be_written_are_adopted(pipeline):
-    """Its format was raised behind PUBLISHED, for good; the next run is refused until it has another sink."""
+    """Its format was upgraded after PUBLISHED; the next run is refused until it has another sink."""
     pipeline.publish(["a"])
     with pytest.raises(Died):
         pipeline.run("r1", on_state=die_at(State.PUBLISHED))
@@ -551,7 +551,7 @@ def test_rows_of_a_table_that_can_no_longer_be_written_are_adopted(pipeline):
 
 
 def test_an_intent_of_a_table_that_can_no_longer_be_written_is_given_up_by_a_command(pipeline):
-    """It does not have the rows, and nobody will publish them."""
+    """The table does not have the rows, and no run will publish them."""
     pipeline.publish(["a"])
     with pytest.raises(Died):
         pipeline.run("r1", on_state=die_at(State.INTENT))
@@ -566,7 +566,7 @@ def test_an_intent_of_a_table_that_can_no_longer_be_written_is_given_up_by_a_com
 
 
 def test_a_reset_waits_until_an_open_intent_is_settled(pipeline):
-    """A reset to the beginning would read again what the table may have."""
+    """A reset to the beginning would read again records that the table may have."""
     pipeline.publish(["a"])
     with pytest.raises(Died):
         pipeline.run("r1", on_state=die_at(State.PUBLISHED))
@@ -582,7 +582,7 @@ def test_a_reset_waits_until_an_open_intent_is_settled(pipeline):
 
 
 def test_rows_of_a_table_are_compared_with_the_ledger(pipeline):
-    """Where the catalog is not at hand this is said: a run with no finding would look as if all were well."""
+    """Without access to the catalog the result says so: no finding would look like success."""
     pipeline.publish(["a", "b"])
     record = pipeline.run()
     (finding,) = verify_output(
@@ -595,7 +595,7 @@ def test_rows_of_a_table_are_compared_with_the_ledger(pipeline):
 
 
 def test_the_commands_know_what_a_dead_run_left_of_a_table(pipeline):
-    """Status: the table, its last snapshot, the open INTENT. Doctor: the files that no snapshot names."""
+    """Status: the table, its last snapshot, the open INTENT. Doctor: files that no snapshot references."""
     pipeline.publish(["a"])
     record = pipeline.run("r1")
     pipeline.publish(["b"])
@@ -620,7 +620,7 @@ def test_the_commands_know_what_a_dead_run_left_of_a_table(pipeline):
 
 
 def test_the_ledger_keeps_no_intent_of_a_run_that_is_over(pipeline):
-    """It is taken back in the transaction of the run's record."""
+    """The transaction of the run's record removes it."""
     pipeline.publish(["a"])
     pipeline.run()
     with ControlPlane(pipeline.spec) as control:

@@ -18,7 +18,7 @@ from airflow_eos.model.iceberg_table import IcebergTable
 from airflow_eos.model.ranges import OffsetRange
 from airflow_eos_testing import read_topic
 from tests.support.table_processes import arrow_columns, frame_process, records, spec_of
-from tests.support.tables import new_catalog, values_of
+from tests.support.tables import new_catalog, rows_of, values_of
 
 COLUMNS = pa.schema(
     [
@@ -40,7 +40,7 @@ def table(tmp_path):
 
 @pytest.mark.parametrize("process", [frame_process, arrow_columns], ids=["frame", "arrow"])
 def test_tasks_write_what_the_process_returns(broker, spark, table, process):
-    """Columns in the table's order and types, each record once; the next run reads on."""
+    """Columns have the table's order and types, each record is written once; the next run continues."""
     catalog, sink = table
     source = broker.topic("src", 2)
     broker.produce(source, records(500))
@@ -65,7 +65,7 @@ def odd_names(df):
 
 
 def test_a_frame_has_the_names_of_the_table(broker, spark, tmp_path):
-    """With dots and backticks, and such that differ by the size of their letters."""
+    """With dots and backticks, and names that differ by case only."""
     properties = new_catalog(tmp_path)
     columns = {"value": pa.string(), "a.b": pa.string(), "a": pa.struct([("x", pa.int64())])}
     with closing(load_catalog("c", **properties)) as catalog:
@@ -81,8 +81,27 @@ def test_a_frame_has_the_names_of_the_table(broker, spark, tmp_path):
     assert {(row["a"]["x"] < 10, row["A"], row["c`d"]) for row in rows} == {(True, 1, 2)}
 
 
+def places(df):
+    """Return a null for some records, in whose fields Spark writes nulls, too."""
+    return df.selectExpr("cast(value as string) value", "if(offset = 1, null, struct(offset x)) place")
+
+
+def test_a_null_has_none_of_the_fields_that_are_required_in_it(broker, spark, tmp_path):
+    """The table requires a field of values that it does not require."""
+    properties = new_catalog(tmp_path)
+    with closing(load_catalog("c", **properties)) as catalog:
+        place = pa.struct([pa.field("x", pa.int64(), nullable=False)])
+        catalog.create_table("db.t", schema=pa.schema({"value": pa.string(), "place": place, "other": place}))
+        source = broker.topic("src", 1)
+        broker.produce(source, [{"value": b"%d" % i} for i in range(3)])
+        sink = IcebergTable("db.t", catalog="c", properties=properties)
+        read_process_write(spark, spec_of(broker, sink, source), places)
+        rows = rows_of(catalog.load_table("db.t"), "select value, place.x, other.x from rows order by value")
+    assert rows == [("0", 0, None), ("1", None, None), ("2", 2, None)]
+
+
 def ordered(df):
-    """Return all rows; Spark reads the source once more, for a sample, which Spark Connect counts too."""
+    """Return all rows; Spark reads the source again for a sample, which Spark Connect counts, too."""
     return frame_process(df).orderBy("at")
 
 
@@ -93,7 +112,7 @@ def limited(df):
 
 @pytest.mark.parametrize(("first", "corrected"), [(frame_process, ordered), (limited, limited)])
 def test_a_reprocessing_that_skips_more_replaces_nothing(broker, spark, table, first, corrected):
-    """The rows of the records that it does not read would be gone."""
+    """Otherwise the rows of the records that it does not read would be lost."""
     catalog, sink = table
     source = broker.topic("src", 2)
     broker.produce(source, records(20))
@@ -114,7 +133,7 @@ def test_a_reprocessing_that_skips_more_replaces_nothing(broker, spark, table, f
 
 @pytest.mark.parametrize("process", [frame_process, arrow_columns], ids=["frame", "arrow"])
 def test_partitions_of_the_table_are_honoured(broker, spark, table, process):
-    """Files lie in the partitions that the table's spec names."""
+    """Files are in the partitions of the table's spec."""
     catalog, sink = table
     with catalog.load_table("db.t").update_spec() as update:
         update.add_identity("partition")
@@ -130,7 +149,7 @@ def test_partitions_of_the_table_are_honoured(broker, spark, table, process):
 
 
 def test_a_wrong_column_is_refused_before_anything_is_read(broker, spark, table):
-    """Of a DataFrame on the driver; of an Arrow process with the task that saw it."""
+    """For a DataFrame by the driver; for an Arrow process by the task that met it."""
     _, sink = table
     source = broker.topic("src", 2)
     broker.produce(source, records(3))
@@ -169,7 +188,7 @@ def unchecked(batch):
     ids=["frame", "arrow"],
 )
 def test_text_that_is_not_utf8_is_named_with_its_record(broker, spark, table, process):
-    """Spark's cast lets it pass; statistics are off, so that nothing else looks at the text."""
+    """Spark's cast accepts it; statistics are off, so that nothing else checks the text."""
     catalog, sink = table
     with catalog.load_table("db.t").transaction() as change:
         change.set_properties({"write.metadata.metrics.default": "none"})
@@ -187,7 +206,7 @@ def test_text_that_is_not_utf8_is_named_with_its_record(broker, spark, table, pr
     ids=["frame", "arrow"],
 )
 def test_a_missing_required_value_is_named_with_its_record(broker, spark, table, process):
-    """The record is looked for by trying parts of what was read."""
+    """The search for the record retries parts of the input."""
     catalog, sink = table
     source = broker.topic("src", 1)
     broker.produce(source, [{"key": None, "value": b"v%d" % i, "partition": 0} for i in range(6)])
@@ -214,7 +233,7 @@ def frame_numbers(df):
 
 @pytest.mark.parametrize("process", [numbers, frame_numbers], ids=["arrow", "frame"])
 def test_records_on_which_the_process_raises_are_dead_letters_beside_the_table(broker, spark, table, process):
-    """All others are rows."""
+    """All other records become rows."""
     catalog, sink = table
     source, dead = broker.topic("src", 2), broker.topic("dead", 2)
     values = [b"x" if i == 3 else b"%d" % i for i in range(6)]
@@ -224,7 +243,7 @@ def test_records_on_which_the_process_raises_are_dead_letters_beside_the_table(b
     record = read_process_write(spark, spec, process)
 
     assert values_of(catalog.load_table("db.t")) == sorted(v.decode() for v in values if v != b"x")
-    # The search for the record left none; the seal that failed had written at most the other task's.
+    # The search for the record leaves no file; the failed seal has written at most the other task's.
     written = list(Path(sink.properties["warehouse"].removeprefix("file://")).rglob("*.parquet"))
     assert len(written) <= record.details["table"]["files"] + 1
     (letter,) = read_topic(broker.bootstrap, dead)

@@ -1,4 +1,4 @@
-"""Tables that executors of a cluster write: one that dies while its tasks write costs only time."""
+"""Tables that executors of a cluster write: if one dies during its tasks, it costs only time."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ pytestmark = pytest.mark.chaos
 
 COLUMNS = pa.schema([("value", pa.string())])
 FLUSH_BYTES = 4000
-"""Most of a slice: its rows are written together, before the next slice of the task is processed."""
+"""Most of a slice: its rows are written together, before the task's next slice is processed."""
 PARTITIONS, RECORDS = 16, 500
-"""More slices than two executors get tasks: each task has two."""
+"""More slices than the tasks of two executors: each task has two."""
 
 
 class IcebergFiles:
@@ -87,7 +87,7 @@ class StagedRows:
 
 
 def waits_at_its_second_slice(begun, go):
-    """Return a process that says which executor runs it, and waits before the second slice of a task."""
+    """Return a process that records its executor, and waits before the second slice of a task."""
 
     @arrow_process
     def process(batch):
@@ -108,7 +108,7 @@ def waits_at_its_second_slice(begun, go):
     return process
 
 
-# With speculation a task that waits has a copy, which writes its rows too.
+# With speculation a waiting task gets a copy, which writes its rows, too.
 @pytest.mark.parametrize("spark", [{"spark.speculation": "false"}], ids=["no speculation"], indirect=True)
 @pytest.mark.parametrize("kind", [IcebergFiles, DeltaFiles, StagedRows], ids=["iceberg", "delta", "postgres"])
 def test_an_executor_lost_while_its_tasks_write_a_table_leaves_each_row_once(
@@ -140,5 +140,5 @@ def test_an_executor_lost_while_its_tasks_write_a_table_leaves_each_row_once(
     total = PARTITIONS * RECORDS
     assert table.values() == sorted(f"{p}:{i}" for p in range(PARTITIONS) for i in range(RECORDS))
     assert (records[0].records_read, records[0].details["table"]["rows"]) == (total, total)
-    # Its Python worker may live on for a moment, and write another slice.
+    # Its Python worker may survive for a moment, and write another slice.
     assert written[0] >= total + RECORDS, "what the dead task had written is there, beside what is published"

@@ -1,7 +1,7 @@
-"""The time-out of a task ends a run that hangs in the author's function, whatever surrounds its Spark job.
+"""The time-out of a task ends a run that hangs in the author's function, at any point of its Spark job.
 
-Airflow raises it in the thread that waits for the JVM. What the thread asks the JVM after that waits for the
-end of the job, so the job is cancelled first. The channel to the JVM is lost: each case has a process.
+Airflow raises it in the thread that waits for the JVM. The thread's next call to the JVM waits for the end
+of the job, so the job is cancelled first. The channel to the JVM is lost: each case has its own process.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PATIENCE = 60
 
 
 class TimedOut(BaseException):
-    """As Airflow's ``AirflowTaskTimeout``, which is no ``Exception`` either."""
+    """Like Airflow's ``AirflowTaskTimeout``, which is not an ``Exception`` either."""
 
 
 def hangs(flag):
@@ -53,7 +53,7 @@ def arrow(flag):
 
 
 def seal_until_it_is_interrupted(bootstrap, flag, make, large, answer):
-    """Interrupt the seal when the author's function is at work; send how long it took from then on."""
+    """Interrupt the seal while the author's function runs; send the time that it took to end."""
     broker, spark = Broker(bootstrap), new_session("classic")
     if large:
         from airflow_eos.spark import sealing
@@ -76,7 +76,7 @@ def seal_until_it_is_interrupted(bootstrap, flag, make, large, answer):
         plane.seal(broker.plan(source))
     except TimedOut:
         answer.send(time.time() - Path(flag).stat().st_mtime)
-    os._exit(0)  # the session cannot be stopped any more
+    os._exit(0)  # the session can no longer be stopped
 
 
 @pytest.mark.parametrize(

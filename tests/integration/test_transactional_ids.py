@@ -1,4 +1,4 @@
-"""Names that a user chooses never fence a run that is at work, on a real broker."""
+"""Names that a user chooses never fence an active run, on a real broker."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from tests.support.local_runs import Paused, Pipeline
 LONG_AGO = dt.datetime(2020, 1, 1, tzinfo=dt.timezone.utc)
 DAY = Interval(LONG_AGO, LONG_AGO + dt.timedelta(days=1))
 HELD = (State.FENCED, State.WRITTEN)
-"""With the epoch taken, and with a transaction open that holds the output."""
+"""States with the epoch taken, and with an open transaction that has the output."""
 
 
 def a_pipeline(kafka: Any, **names: Any) -> Pipeline:
-    """Return one with a prefix of its own: the names are the same in each test."""
+    """Return a pipeline with its own prefix: the names are the same in each test."""
     return Pipeline(kafka, prefix=f"test-{uuid.uuid4().hex[:8]}", **names)
 
 
 def finish_undisturbed(pipeline: Pipeline, held: Paused) -> None:
-    """The very attempt that was held commits, under the epoch it took, and the records are there once."""
+    """Check that the paused attempt itself commits, with the epoch it took, and each record once."""
     held.resume()
     assert held.error is None, held.error
     assert held.record is not None
@@ -40,7 +40,7 @@ def finish_undisturbed(pipeline: Pipeline, held: Paused) -> None:
 def test_doctor_does_not_fence_a_run_of_the_group_doctor(
     embedded_kafka: Any, capsys: pytest.CaptureFixture[str], state: State
 ) -> None:
-    """It initialises an id of the prefix to see whether it may: one that no run can have."""
+    """To check its permission, it initialises an id of the prefix that no run can have."""
     pipeline = a_pipeline(embedded_kafka, group_id="doctor")
     pipeline.publish(["a", "b"])
     held = Paused(pipeline, state)
@@ -56,7 +56,7 @@ def test_doctor_does_not_fence_a_run_of_the_group_doctor(
 def test_names_that_meet_between_dots_do_not_fence_each_other(
     embedded_kafka: Any, kind: str, state: State
 ) -> None:
-    """Pipeline "a" with key "b", group "a" with partition 0 of a topic; and a group of that very name."""
+    """Pipeline "a" with key "b", group "a" with partition 0 of a topic; and a group of the same name."""
     other = a_pipeline(embedded_kafka)
     other.publish(["c"])
     shared = {"prefix": other.spec.prefix, "ledger": other.spec.ledger}

@@ -1,4 +1,4 @@
-"""A process function is tried in a session, and on what a run would read."""
+"""Trials of a process function in a session, on given records and on a run's next input."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_an_apps_function_in_a_session(spark):
 
 
 def test_the_decorated_example_runs_on_the_records_of_the_same_page(spark):
-    """What getting-started publishes is what its decorated task reads, and its sink is there."""
+    """Its decorated task reads what getting-started publishes, and its sink exists."""
     page = (ROOT / "docs" / "getting-started.md").read_text()
     (source,) = re.findall(r"```python\n(from airflow\.sdk import dag, task\n.*?)```", page, re.DOTALL)
     made: dict[str, Any] = {}
@@ -55,7 +55,7 @@ def test_the_decorated_example_runs_on_the_records_of_the_same_page(spark):
 
 
 def test_dry_run_reads_the_first_records_and_changes_nothing(spark, embedded_kafka):
-    """The next run's range, by either kind of function; no record, no offset, no transactional id."""
+    """The next run's range, for either kind of function; no record, no offset, no transactional id."""
     pipeline = Pipeline(embedded_kafka)
     pipeline.publish(["read"])
     pipeline.run("r1")

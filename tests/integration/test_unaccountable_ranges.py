@@ -1,4 +1,4 @@
-"""Intervals of which the log can no longer, or not yet, tell what belongs to them, on a real broker."""
+"""Intervals whose records the log can no longer, or not yet, prove, on a real broker."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from confluent_kafka.admin import OffsetSpec
 
 from airflow_eos.broker.cluster import KafkaCluster
 from airflow_eos.engine.lag import interval_waits_for
-from airflow_eos.exceptions import IntervalUnaccountable, OffsetsOutOfRange
+from airflow_eos.exceptions import IntervalNotReady, IntervalUnaccountable, OffsetsOutOfRange
 from airflow_eos.ledger.keys import BOUNDARIES
 from airflow_eos.model.ranges import Explicit, Interval, OffsetRange, PartitionInterval, TopicPartition
 from airflow_eos.model.spec import LedgerSettings
@@ -25,6 +25,7 @@ from airflow_eos_testing import EmbeddedKafka
 from airflow_eos_testing.readers import read_topic
 from tests.support.cases import rest_in_chaos
 from tests.support.local_runs import Paused, Pipeline
+from tests.support.markers import wait_for_markers
 from tests.support.patience import wait_until
 from tests.support.record_batches import Record, write
 from tests.support.topic_settings import COMPACTED_SOON
@@ -34,7 +35,7 @@ DAY = dt.datetime(2026, 1, 5, tzinfo=dt.timezone.utc)
 YEAR_2100 = dt.datetime(2100, 1, 1, tzinfo=dt.timezone.utc)
 ANY_TIME = {"message.timestamp.after.max.ms": str(2**63 - 1)}
 ONE_SEGMENT = {"segment.ms": str(2**62)}
-"""A jump in time begins a segment; one that DeleteRecords empties hides the next ones for some minutes."""
+"""A jump in time rolls a segment; one that DeleteRecords has emptied hides later ones for some minutes."""
 M6, M11 = "2026-01-05T00:06:00.000Z", "2026-01-05T00:11:00.000Z"
 
 
@@ -81,7 +82,7 @@ def pinned(pipeline):
     ("offset", "left"), [(1, M6), (2, M11), (4, "no record is found")], ids=["some", "more", "all"]
 )
 def test_an_interval_over_deleted_records_is_refused_and_nothing_is_pinned(timed, offset, left):
-    """What the log began with is gone: an empty answer is no answer."""
+    """The head of the log is deleted: an empty result would prove nothing."""
     delete_head(timed, offset)
     with pytest.raises(IntervalUnaccountable) as refusal:
         timed.run(ranges=between(0, 5))
@@ -94,7 +95,7 @@ def test_an_interval_over_deleted_records_is_refused_and_nothing_is_pinned(timed
 
 
 def test_a_head_that_is_deleted_while_a_boundary_is_looked_up_is_found_gone(timed, monkeypatch):
-    """The log began at 0 when it was asked: the answer to the next question is of another log."""
+    """The log began at 0 at the first request: the answer to the next one belongs to another log."""
     ask, asked = KafkaCluster.offsets_for_time, []
 
     def late(self, *about, **how):
@@ -110,7 +111,7 @@ def test_a_head_that_is_deleted_while_a_boundary_is_looked_up_is_found_gone(time
 
 
 def test_an_interval_whose_end_alone_is_untold_is_refused(timed):
-    """Its start is pinned and exact; records between it and the next one that is left are gone."""
+    """Its start is pinned and exact; records between it and the first remaining one are deleted."""
     timed.run("i0", ranges=between(0, 5))
     delete_head(timed, 3)
     with pytest.raises(IntervalUnaccountable, match=r"boundary of .* at 2026-01-05T00:10:00.000Z"):
@@ -119,7 +120,7 @@ def test_an_interval_whose_end_alone_is_untold_is_refused(timed):
 
 
 def test_deleted_records_before_a_later_interval_that_has_run_are_no_empty_interval(timed):
-    """Backwards: held below its pinned neighbour, the interval would be empty, and span no deleted offset."""
+    """Backwards: bounded by its pinned neighbour, the interval would be empty, without a deleted offset."""
     timed.run("i10", ranges=between(10, 15))
     delete_head(timed, 3)
     with pytest.raises(IntervalUnaccountable):
@@ -127,7 +128,7 @@ def test_deleted_records_before_a_later_interval_that_has_run_are_no_empty_inter
 
 
 def test_a_loss_that_is_accepted_is_read_over_and_recorded(timed):
-    """What is left is read, once; the record says what was accepted, topic, offset and time."""
+    """The remaining records are read, once; the run's record has the accepted topic, offset and time."""
     delete_head(timed, 1)
     record = timed.run(ranges=between(0, 10, accept_deleted=True))
     assert timed.output() == ["m6"]
@@ -138,7 +139,7 @@ def test_a_loss_that_is_accepted_is_read_over_and_recorded(timed):
 
 
 def test_a_boundary_that_one_run_accepted_is_believed_by_none_that_does_not(timed):
-    """The end of an interval with a hole is the start of the next one; from what is proven on all is well."""
+    """The end of an interval with a hole is the start of the next one; after the first proven one all run."""
     delete_head(timed, 2)
     keyed = PartitionInterval("first", between(0, 5, accept_deleted=True))
     assert timed.run("k", ranges=keyed).details["accepted_loss"]
@@ -157,7 +158,7 @@ def test_a_boundary_that_one_run_accepted_is_believed_by_none_that_does_not(time
 
 
 def test_what_stood_in_the_log_when_a_boundary_was_fixed_is_older_than_later_moments(timed):
-    """A partition without records for long: accepted once, and the next days need no acceptance."""
+    """A partition has been idle for long: the loss is accepted once, and the next days need no acceptance."""
     delete_head(timed, 4)
     now = dt.datetime.now(dt.timezone.utc)
     accepted = Interval(at(0), now - dt.timedelta(seconds=1), dt.timedelta(0), accept_deleted=True)
@@ -168,7 +169,7 @@ def test_what_stood_in_the_log_when_a_boundary_was_fixed_is_older_than_later_mom
 
 
 def test_a_deleted_head_before_a_boundary_that_is_proven_stops_nothing(timed):
-    """Counter-test: an older record is left, or a boundary before it is pinned behind what is gone."""
+    """Counter-test: an older record is left, or an earlier boundary is pinned after the deleted head."""
     delete_head(timed, 1)
     assert timed.run("i10", ranges=between(10, 15)).records_read == 1
     delete_head(timed, 3)
@@ -178,7 +179,7 @@ def test_a_deleted_head_before_a_boundary_that_is_proven_stops_nothing(timed):
 
 
 def test_an_interval_that_is_known_to_be_empty_may_lose_its_surroundings(timed):
-    """Counter-test: both neighbours are pinned at one offset, so what lies between them is nothing."""
+    """Counter-test: both neighbours are pinned at one offset, so there is nothing between them."""
     timed.run("i2", ranges=between(2, 3))
     timed.run("i4", ranges=between(4, 5))
     delete_head(timed, 4)
@@ -186,7 +187,7 @@ def test_an_interval_that_is_known_to_be_empty_may_lose_its_surroundings(timed):
 
 
 def test_a_pinned_interval_that_lost_its_head_is_refused_or_read_from_where_it_starts(timed):
-    """Boundaries were exact when they were fixed; the loss came after."""
+    """The boundaries were exact when they were pinned; the loss came later."""
     timed.run("i0", ranges=between(0, 5))
     timed.run("i15", ranges=between(15, 20))
     keyed = "k", between(0, 15)
@@ -210,7 +211,7 @@ def test_a_pinned_interval_that_lost_its_head_is_refused_or_read_from_where_it_s
 
 
 def test_records_deleted_between_plan_and_read_are_planned_around_where_the_run_accepts_it(timed):
-    """The plan is no newer than its log: the same attempt plans what is left, and records the loss."""
+    """The plan is as old as its log bounds: the same attempt plans what is left, and records the loss."""
     paused = Paused(timed, State.PLANNED, "i0", ranges=between(0, 15, accept_deleted=True))
     delete_head(timed, 1)
     paused.resume()
@@ -230,21 +231,21 @@ def test_records_deleted_between_plan_and_read_are_refused_by_the_rule_of_the_mo
 
 
 def test_given_ranges_that_lost_their_head_say_how_to_go_on(timed):
-    """Who names offsets accepts a loss by naming others."""
+    """A user who gives offsets accepts a loss by giving others."""
     delete_head(timed, 2)
     with pytest.raises(OffsetsOutOfRange, match="give a range that starts at 2"):
         timed.run(ranges=Explicit((OffsetRange(timed.source, 0, 0, 3),)))
 
 
 def supersede(pipeline):
-    """Let the only record of a segment be compacted away: of its producer's last batch the header stays."""
+    """Let the only record of a segment be compacted away: the header of its producer's last batch stays."""
 
     def put(key, value, minute):
         producer = Producer({**pipeline.kafka.client_config(), "enable.idempotence": True, "linger.ms": 0})
         producer.produce(pipeline.source, key=key, value=value, partition=0, timestamp=ms(at(minute)))
         assert producer.flush(30) == 0
 
-    pad = os.urandom(700_000)  # no two of them in one segment, which compaction would make of two
+    pad = os.urandom(700_000)  # one per segment; compaction would merge smaller ones
     put("first", pad, 1)
     put("key", "old", 9)
     put("key", "m11", 11)
@@ -256,7 +257,7 @@ def supersede(pipeline):
 
 @pytest.mark.parametrize("emptied", rest_in_chaos(3, ["in part", "whole", "undated", "compacted"]))
 def test_a_segment_without_records_hides_no_later_one(embedded_kafka, emptied):
-    """A broker looks by time into one segment only, the first that is new enough: it finds nothing there."""
+    """For a timestamp, a broker searches only the first segment that is new enough; that one is empty."""
     settings = {**COMPACTED_SOON, "segment.bytes": str(1 << 20)} if emptied == "compacted" else {}
     segment_ms = "1" if emptied == "undated" else "60000"
     pipeline = Pipeline(
@@ -287,9 +288,9 @@ YEAR_1969 = -31_536_000_000
 
 
 def publish_undated(pipeline, *timestamps):
-    """Write records as clients without timestamps do (-1), or with ones before 1970, and return their values.
+    """Write records without a timestamp (-1), as some clients do, or with one before 1970; return the values.
 
-    Byte by byte: librdkafka takes such timestamps for the present time.
+    Byte by byte: librdkafka replaces such timestamps by the current time.
     """
     where = TopicPartition(pipeline.source, 0)
     values = [f"undated{number}" for number in range(len(timestamps))]
@@ -309,7 +310,7 @@ def undated(embedded_kafka):
 
 @pytest.mark.parametrize("head", [0, 1], ids=["whole", "deleted head"])
 def test_records_without_a_timestamp_are_unaccountable_or_read_once(undated, head):
-    """No moment lies behind them: intervals over them were empty and green, whichever they were."""
+    """No moment is before them: every interval over them was once empty, and the run green."""
     if head:
         delete_head(undated, head)
     with pytest.raises(IntervalUnaccountable) as refusal:
@@ -322,14 +323,14 @@ def test_records_without_a_timestamp_are_unaccountable_or_read_once(undated, hea
     assert [r.to_list() for r in accepted.ranges] == [[undated.source, 0, head, 3]]
     assert accepted.details["accepted_loss"]
     assert "none of the records from offset" in "\n".join(accepted.details["notes"])
-    # Each is read by one interval, and the next ones need the acceptance until a record has a timestamp.
+    # One interval reads each; the next ones need the acceptance until a record has a timestamp.
     publish_undated(undated, -1)
     with pytest.raises(IntervalUnaccountable):
         undated.run("i5", ranges=between(5, 10))
     for start in (5, -5):
         undated.run(f"i{start}", ranges=between(start, start + 5, accept_deleted=True))
     publish(undated, "m16", at(16))
-    # A head that is deleted proves nothing of 00:15; what is left proves the boundary behind it.
+    # A deleted head proves nothing about 00:15; what is left proves the boundary after it.
     later = between(15, 20, accept_deleted=bool(head))
     assert undated.run("i15", ranges=later).records_read == 1
     assert undated.run("i20", ranges=between(21, 25)).records_read == 0
@@ -337,7 +338,7 @@ def test_records_without_a_timestamp_are_unaccountable_or_read_once(undated, hea
 
 
 def test_a_record_without_a_timestamp_beside_others_is_read_where_it_stands(timed):
-    """Counter-test: it comes late for every moment, and belongs to the interval whose offsets hold it."""
+    """Counter-test: it is late for every moment, and belongs to the interval whose offsets include it."""
     publish_undated(timed, -1, YEAR_1969)
     publish(timed, "m21", at(21))
     reads = {
@@ -347,7 +348,7 @@ def test_a_record_without_a_timestamp_beside_others_is_read_where_it_stands(time
 
 
 def test_a_partition_that_holds_markers_alone_is_idle(embedded_kafka):
-    """Counter-test: an aborted transaction leaves a marker, which has no timestamp of a record."""
+    """Counter-test: an aborted transaction leaves a marker, whose timestamp is not that of a record."""
     pipeline = Pipeline(embedded_kafka, partitions=1)
     where = TopicPartition(pipeline.source, 0)
     with BrokerConnections(ClientConfig.of(pipeline.kafka.client_config())) as connections:
@@ -359,13 +360,13 @@ def test_a_partition_that_holds_markers_alone_is_idle(embedded_kafka):
 
 @pytest.mark.parametrize("start", [EPOCH - dt.timedelta(milliseconds=n) for n in (1, 2, 3, 4, 6, 10**10)])
 def test_a_moment_before_1970_is_no_special_question(timed, start):
-    """Brokers take -1 to -6 for the end, the beginning and others, and refuse what lies below."""
+    """Brokers take -1 to -6 for the end, the beginning and others, and refuse lower numbers."""
     assert timed.run(ranges=Interval(start, at(7))).records_read == 2
     assert timed.output() == ["m1", "m6"]
 
 
 def test_records_of_before_1970_are_in_an_interval_of_before_1970(embedded_kafka):
-    """So are those without a timestamp that stand before the first record of a known time."""
+    """So are records without a timestamp before the first one with a known time."""
     pipeline = Pipeline(embedded_kafka, partitions=1, source_config={**ANY_TIME, **ONE_SEGMENT})
     undated = publish_undated(pipeline, YEAR_1969, -1)
     publish(pipeline, "m1", at(1))
@@ -379,7 +380,7 @@ def test_records_of_before_1970_are_in_an_interval_of_before_1970(embedded_kafka
 
 
 def test_a_sensor_says_what_the_run_would_say(timed):
-    """By the same function: deleted heads, what is pinned, what is accepted; and it pins nothing."""
+    """It uses the same function: deleted heads, pinned and accepted boundaries; and it pins nothing."""
     spec = timed.spec
 
     def over(start, end, ledger=spec.ledger, **changes):
@@ -391,7 +392,7 @@ def test_a_sensor_says_what_the_run_would_say(timed):
     with pytest.raises(IntervalUnaccountable):
         over(0, 5)
     with pytest.raises(IntervalUnaccountable):
-        over(10, 15, ledger=LedgerSettings("nowhere"))  # only what is pinned proves it
+        over(10, 15, ledger=LedgerSettings("nowhere"))  # only a pinned boundary proves it
     assert over(10, 15)
     assert over(0, 5, accept_deleted=True)
     publish(timed, "far", YEAR_2100)
@@ -404,17 +405,17 @@ def test_a_sensor_says_what_the_run_would_say(timed):
 
 
 def test_a_record_of_the_far_future_is_refused_and_nothing_is_pinned(timed):
-    """It is the first record after every moment: each interval to come would end before it."""
+    """It is the first record at every later moment: each later interval would end before it."""
     publish(timed, "far", YEAR_2100)
     publish(timed, "m21", at(21))
     with pytest.raises(IntervalUnaccountable) as refusal:
         timed.run(ranges=between(15, 20))
     said = str(refusal.value)
     assert f"{timed.source}-0 offset 4: 2100-01-01T00:00:00.000Z" in said
-    assert "by this host's clock. If that is right" in said  # the records may be
+    assert "by this host's clock. If that is right" in said  # or the records may be right
     assert "message.timestamp.after.max.ms" in said
-    assert pinned(timed) == ["2026-01-05T00:15:00.000Z"]  # its start lies before an ordinary record
-    # The ways on: what lies before it by offsets, then without it.
+    assert pinned(timed) == ["2026-01-05T00:15:00.000Z"]  # its start is before an ordinary record
+    # The remedies: read what is before it by offsets, then without it.
     timed.run("before", ranges=Explicit((OffsetRange(timed.source, 0, 3, 4),)))
     delete_head(timed, 5)
     accepted = timed.run("after", ranges=between(15, 25, accept_deleted=True))
@@ -422,6 +423,25 @@ def test_a_record_of_the_far_future_is_refused_and_nothing_is_pinned(timed):
     assert timed.output() == ["m16", "m21"]
     publish(timed, "m26", at(26))
     assert timed.run("next", ranges=between(25, 30)).records_read == 1
+
+
+def test_an_aborted_record_of_the_far_future_stops_no_interval(timed):
+    """No reader shows it. While its transaction is open, the interval is not ready."""
+    producer = Producer({**timed.kafka.client_config(), "transactional.id": timed.source, "linger.ms": 0})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    for _ in range(2):
+        producer.produce(timed.source, value="far", timestamp=ms(YEAR_2100))
+        assert producer.flush(30) == 0
+    with pytest.raises(IntervalNotReady, match=r"far future: .*-0 offset 4: 2100.* transaction that is open"):
+        timed.run(ranges=between(15, 20))
+    producer.abort_transaction(30)
+    wait_for_markers(timed.kafka.client_config(), [TopicPartition(timed.source, 0)])
+    publish(timed, "m21", at(21))
+    assert timed.run(ranges=between(15, 20), try_number=2).records_read == 1
+    assert timed.output() == ["m16"]
+    publish(timed, "m26", at(26))
+    assert timed.run("next", ranges=between(20, 25)).records_read == 1
 
 
 def test_timestamps_that_run_ahead_a_little_are_ordinary(timed):
@@ -432,7 +452,7 @@ def test_timestamps_that_run_ahead_a_little_are_ordinary(timed):
 
 
 def test_an_interval_that_stays_empty_while_its_topic_grows_is_noted(timed):
-    """A producer ahead of its time, within the hour: what others write belongs to no interval of theirs."""
+    """A producer's clock is ahead by under an hour: records of others are in no interval of their time."""
     start = dt.datetime.now(dt.timezone.utc)
     publish(timed, "ahead", start + dt.timedelta(minutes=50))
     timed.run("before", ranges=Interval(at(15), start))
@@ -444,14 +464,14 @@ def test_an_interval_that_stays_empty_while_its_topic_grows_is_noted(timed):
     assert "though the topic grew by 1 offsets" in "\n".join(record.details["notes"])
 
 
-# -- what retention deletes afterwards ----------------------------------------------------------------------
+# -- what retention deletes later --------------------------------------------------------------------------
 
 WEEK = {"retention.ms": "604800000"}
 
 
 @pytest.mark.parametrize("ranges", [None, between(0, 5), "explicit"], ids=["cursor", "interval", "explicit"])
 def test_output_that_the_sink_will_delete_at_once_is_noted(embedded_kafka, ranges):
-    """Timestamps are passed on: the record says which offsets are older than what the sink keeps."""
+    """Timestamps are passed on: the record lists the offsets that are older than the sink's retention."""
     pipeline = Pipeline(embedded_kafka, partitions=1, sink_config=WEEK)
     publish(pipeline, "old", at(1))
     publish(pipeline, "new", dt.datetime.now(dt.timezone.utc))
@@ -465,7 +485,7 @@ def test_output_that_the_sink_will_delete_at_once_is_noted(embedded_kafka, range
 
 @pytest.mark.chaos
 def test_what_retention_takes_before_it_is_read_is_refused():
-    """As after DeleteRecords, where the broker itself deletes: no green run over nothing, in no try."""
+    """As after DeleteRecords, but by the broker's own retention: no try succeeds over nothing."""
     often = {"log.retention.check.interval.ms": 500, "log.initial.task.delay.ms": 500}
     with EmbeddedKafka(broker_config=often) as kafka:
         unread = Pipeline(kafka, partitions=1, source_config=WEEK)
@@ -486,7 +506,7 @@ def log_start(pipeline, topic):
 
 
 def test_output_that_stays_is_not_noted(embedded_kafka):
-    """Counter-test: young records, a sink that stamps them itself, one that keeps them."""
+    """Counter-test: recent records, a sink with LogAppendTime, one without retention."""
     stamped = {**WEEK, "message.timestamp.type": "LogAppendTime"}
     for config in ({"retention.ms": "-1"}, {"retention.ms": str(2**63 - 1)}, stamped):
         pipeline = Pipeline(embedded_kafka, partitions=1, sink_config=config)
@@ -498,7 +518,7 @@ def test_output_that_stays_is_not_noted(embedded_kafka):
 
 
 def test_a_source_that_keeps_less_than_the_age_of_its_interval_is_noted(embedded_kafka):
-    """It is read in time, this time."""
+    """This time it is read early enough."""
     pipeline = Pipeline(
         embedded_kafka,
         partitions=1,
@@ -513,7 +533,7 @@ def test_a_source_that_keeps_less_than_the_age_of_its_interval_is_noted(embedded
 
 
 def test_timestamps_ahead_of_the_clock_are_no_proof_of_their_age(timed):
-    """What stood in the log when a boundary was fixed may be newer than it: producers were ahead."""
+    """Records that a log had when a boundary was pinned may be newer: their producers' clocks were ahead."""
     now = dt.datetime.now(dt.timezone.utc)
     timed.run("before", ranges=Interval(at(0), now, dt.timedelta(0)))
     publish(timed, "ahead", now + dt.timedelta(seconds=3))

@@ -19,7 +19,7 @@ from airflow_eos_testing import read_topic
 from tests.support.cases import rest_in_chaos
 from tests.support.spark_sessions import run
 
-START = int(time.time() * 1000) - 3_600_000  # older records would meet the topic's retention
+START = int(time.time() * 1000) - 3_600_000  # topic retention would delete older records
 
 
 def same_rows(batches):
@@ -42,7 +42,7 @@ def latest_of_each_key(df):
 
 
 def named_as_our_read_task(df):
-    """An author's function over the source, of the name that the package's has."""
+    """An author's function over the source, with the name of the package's own."""
 
     def ReadTask(batches):  # noqa: N802
         for batch in batches:
@@ -176,7 +176,7 @@ def large(monkeypatch):
 
 @pytest.fixture
 def answers(monkeypatch):
-    """What each seal learnt from its plan."""
+    """What each seal learns from its plan."""
     every = []
 
     def recorded(frame):
@@ -193,7 +193,7 @@ def content(broker, topic):
 
 @pytest.mark.parametrize(("process", "columns"), rest_in_chaos(12, CASES.values()), ids=CASES)
 def test_a_run_writes_what_the_transform_returns(broker, spark, source, answers, process, columns):
-    """Whatever the plan: each column that it uses is filled, and where that cannot be told all are."""
+    """Whatever the plan: each column that it uses is filled, and all are if that is unknown."""
     sink = broker.topic("out", 2)
     run(broker, spark, broker.spec(source, sink), process)
     assert answers == [None if columns is None else set(columns.split())]
@@ -230,7 +230,7 @@ def test_a_column_that_is_not_used_is_not_filled(broker, spark, source, monkeypa
 
 
 def test_late_records_are_counted_where_the_transform_uses_no_timestamp(broker, spark, source, answers):
-    """Read tasks count first, and leave columns out then."""
+    """Read tasks count before they leave columns out."""
     start = dt.datetime.fromtimestamp((START + 30) / 1000, dt.timezone.utc)
     sink = broker.topic("out", 1)
     spec = broker.spec(source, sink, ranges=Interval(start, start + dt.timedelta(hours=1)))
@@ -241,14 +241,14 @@ def test_late_records_are_counted_where_the_transform_uses_no_timestamp(broker, 
 
 
 def test_a_small_run_asks_no_plan(broker, spark, source, answers, monkeypatch):
-    """It would cost more than it saves."""
+    """Analysing it would cost more than it saves."""
     monkeypatch.setattr("airflow_eos.spark.sealing.LARGE_RUN", 201)
     run(broker, spark, broker.spec(source, broker.topic("out", 1)), lambda df: df.select("value"))
     assert answers == []
 
 
 def test_a_session_that_hides_its_plans_reads_all_columns(broker, spark, source, monkeypatch):
-    """As platforms do that allow some of the JVM's methods only."""
+    """Some platforms allow only some of the JVM's methods."""
 
     def hidden(*_):
         raise RuntimeError("Method public optimizedPlan() is not whitelisted")
@@ -262,7 +262,7 @@ def test_a_session_that_hides_its_plans_reads_all_columns(broker, spark, source,
 def test_without_a_thread_of_the_jvm_for_each_of_python_all_columns_are_read(
     broker, spark, source, answers, monkeypatch
 ):
-    """A job's properties belong to a thread of the JVM: another thread of Python would find them there."""
+    """Job properties belong to a JVM thread: another Python thread that shares it would get them."""
     monkeypatch.setenv("PYSPARK_PIN_THREAD", "false")
     run(broker, spark, broker.spec(source, broker.topic("out", 1)), lambda df: df.select("key", "value"))
     assert answers == []

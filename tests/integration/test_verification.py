@@ -1,4 +1,4 @@
-"""What Verify says of output from whose middle records are gone: a real broker's cleaner takes them out."""
+"""Verify's result on output with missing records in its middle: a real broker's cleaner removes them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class OneByOne(LocalDataPlane):
 
 
 def compacted(kafka: EmbeddedKafka, data: Any, lost: str) -> tuple[Pipeline, Any]:
-    """Commit ten records into a compacted topic, replace one of the middle, and wait until it is gone."""
+    """Commit ten records into a compacted topic, supersede a middle one, and wait until it is removed."""
     pipeline = Pipeline(kafka, sink_config=COMPACTED_SOON, partitions=1)
     pipeline.publish([f"v{n}" for n in range(10)])
     record = pipeline.run("r1", data=data)
@@ -31,7 +31,7 @@ def compacted(kafka: EmbeddedKafka, data: Any, lost: str) -> tuple[Pipeline, Any
     producer = Producer({**kafka.client_config(), "linger.ms": 0})
 
     def gone() -> bool:
-        # A segment rolls by its age when the next record comes; the active one is never cleaned.
+        # The next record rolls a segment that is old enough; the active one is never cleaned.
         producer.produce(pipeline.sink, key=lost, value="later")
         assert producer.flush(30) == 0
         return lost.encode() not in {one.value for one in read_topic(kafka.bootstrap_servers, pipeline.sink)}
@@ -44,14 +44,14 @@ def compacted(kafka: EmbeddedKafka, data: Any, lost: str) -> tuple[Pipeline, Any
 def test_what_compaction_has_taken_is_no_mismatch_unless_nothing_compacts(
     embedded_kafka: EmbeddedKafka, data: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One record of a batch, and a whole batch: of a compacted topic that is what its readers asked for."""
+    """One record of a batch, and a whole batch: readers of a compacted topic expect it."""
     pipeline, record = compacted(embedded_kafka, data, "v5")
     (found,) = verify_output(embedded_kafka.client_config(), record)
     assert (found.outcome, found.recorded, found.found) == ("compacted", 10, 9)
     assert "1 record is gone: the topic is compacted" in found.detail
     assert verified_counts([found.to_dict()]) == {"records": 9, "expired": 1}
 
-    # The same log, and nobody who may have taken the record.
+    # The same log, but no cleaner that may have removed the record.
     change_topic_and_wait(embedded_kafka.admin(), pipeline.sink, {"cleanup.policy": "delete"})
     (found,) = verify_output(embedded_kafka.client_config(), record)
     assert (found.outcome, found.recorded, found.found) == ("mismatch", 10, 9)

@@ -70,14 +70,14 @@ def wait_for(condition, seconds=90):
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    """Run the command; whatever a test did to it, nothing is left."""
+    """Run the command; clean up whatever a test did to it."""
     found = HostSparkServer(tmp_path_factory.mktemp("warm") / "server", *OPTIONS)
     with found:
         yield found
 
 
 def test_the_command_becomes_the_server(server):
-    """One process; it says how clients reach it and how Airflow learns of it, and holds no token in sight."""
+    """One process; it prints how clients reach it and how Airflow learns of it, and shows no token."""
     token = server.access.token
     line = Path(f"/proc/{server.pid}/cmdline").read_bytes()
     assert b"SparkConnectServer" in line
@@ -96,7 +96,7 @@ def test_the_command_becomes_the_server(server):
 
 
 def test_nobody_is_answered_without_the_token(server):
-    """Neither without one nor with another one."""
+    """Clients without a token, and with a wrong one, are refused."""
     asked = base_pb2.AnalyzePlanRequest(
         session_id=str(uuid.uuid4()), spark_version=base_pb2.AnalyzePlanRequest.SparkVersion()
     )
@@ -111,7 +111,7 @@ def test_nobody_is_answered_without_the_token(server):
 
 
 def test_a_second_start_says_that_it_runs(server, tmp_path):
-    """Of the same folder, or at the same port; the first one's connection stays true."""
+    """With the same folder, or on the same port; the first one's connection stays valid."""
     before = (server.folder / "connection.json").read_bytes()
     for folder, words in ((server.folder, "runs already"), (tmp_path / "other", "is in use")):
         done = subprocess.run(
@@ -126,7 +126,7 @@ def test_a_second_start_says_that_it_runs(server, tmp_path):
 
 
 def compute(connection, token, script=COMPUTE):
-    """Use the server from a process of its own, as a task does; return what it printed."""
+    """Use the server from a separate process, like a task; return its output."""
     return subprocess.run(
         [sys.executable, "-c", f"TOKEN = {token!r}\n{script}"],
         env={**os.environ, "AIRFLOW_CONN_SPARK_WARM": json.dumps(connection)},
@@ -139,7 +139,7 @@ def compute(connection, token, script=COMPUTE):
 
 
 def test_a_task_uses_it_by_the_connection_of_the_file(server):
-    """Airflow reads the file; the token is in no setting of the session."""
+    """Airflow reads the file; no setting of the session has the token."""
     from airflow.secrets.local_filesystem import load_connections_dict
 
     file, access = server.folder / "connection.json", server.access
@@ -152,7 +152,7 @@ def test_a_task_uses_it_by_the_connection_of_the_file(server):
 
 
 def test_a_function_whose_exception_cannot_be_encoded_ends_its_job(server):
-    """PySpark's own workers and Spark would wait for each other."""
+    """Otherwise PySpark's own workers and Spark would wait for each other."""
     file = server.folder / "connection.json"
     done = compute(json.loads(file.read_text())[CONN_ID], server.access.token, RAISES)
     assert "ValueError: half" in done.stdout.splitlines()[-1]
@@ -161,7 +161,7 @@ def test_a_function_whose_exception_cannot_be_encoded_ends_its_job(server):
 @pytest.fixture
 def pipeline(embedded_kafka):
     found = Pipeline(embedded_kafka)
-    # One for all: making a ledger takes seconds.
+    # One ledger for all: creating one takes seconds.
     found.spec = replace(found.spec, ledger=LedgerSettings("ledger-of-warm-spark", partitions=2))
     found.publish(VALUES)
     return found
@@ -172,7 +172,7 @@ def copy(df):
 
 
 def held_in_spark(mark, df):
-    """Copy, in a Spark task that says that it works and takes long."""
+    """Copy, in a Spark task that reports that it runs, and takes long."""
 
     def hold(batches):
         import time
@@ -195,11 +195,11 @@ def held_in_spark(mark, df):
     ],
 )
 def test_a_run_whose_server_is_killed_is_written_once_by_its_retry(pipeline, tmp_path, point, at_once):
-    """The try fails and says why, when its server is back or a minute has passed; the next try works.
+    """The try fails with the reason, once its server is back or a minute has passed; the next try succeeds.
 
     It finds what is committed.
 
-    :param at_once: whether the server is back before the try ends, as with a service manager.
+    :param at_once: whether the server is back before the try ends, as under a service manager.
     """
     mark = tmp_path / "at-work"
     in_job = point == IN_A_JOB
@@ -217,7 +217,7 @@ def test_a_run_whose_server_is_killed_is_written_once_by_its_retry(pipeline, tmp
                 server.start()
             run.release(for_good=True)
             if point == State.WRITTEN:
-                # Its output is on the brokers: it needs no Spark any more.
+                # Its output is on the brokers: Spark is no longer needed.
                 assert run.result().records_written == len(VALUES)
             else:
                 with pytest.raises(EosError, match="Spark Connect server died, was started anew") as failed:
@@ -245,7 +245,7 @@ def takes_connections(folder):
 
 @pytest.mark.parametrize("number", rest_in_chaos(1, [signal.SIGTERM, signal.SIGKILL]))
 def test_the_server_ends_with_a_signal_and_leaves_nothing(tmp_path, number):
-    """Neither JVM nor Python workers; the exit code makes a service manager start it again after a death."""
+    """Neither JVM nor Python workers; after a crash, the exit code makes a service manager restart it."""
     with (tmp_path / "log").open("wb") as log:
         command = subprocess.Popen(
             [*COMMAND, "--folder", str(tmp_path / "server"), *OPTIONS], stdout=log, stderr=log

@@ -1,4 +1,4 @@
-"""Java's own classes read what is sealed here and write what is decoded here: every codec, no broker."""
+"""Java's own classes read what we seal and write what we decode: every codec, no broker."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ from airflow_eos.recordbatch.partitioner import murmur2
 from airflow_eos.recordbatch.sealer import seal
 from airflow_eos.recordbatch.sink_columns import HEADERS_TYPE
 from airflow_eos.recordbatch.stamp import next_sequence, stamp
+from airflow_eos_testing import EmbeddedKafka, launch
 from airflow_eos_testing.cluster import DEFAULT_VERSION
 from airflow_eos_testing.jars import broker_classpath, pyspark_jar
 from airflow_eos_testing.java import find_java
 from tests.support.compressed_forms import ODD_FORMS
+from tests.support.local_runs import Pipeline
 from tests.support.record_batches import Record, raw, rows, write
 
 CODECS = [codec.label for codec in Codec]
@@ -37,7 +39,7 @@ CONTENT = [
 
 
 class Kafka:
-    """Java's record classes, in a JVM of their own."""
+    """Java's record classes, in a separate JVM."""
 
     def __init__(self, jvm, array):
         self.jvm, self.array = jvm, array
@@ -49,14 +51,14 @@ class Kafka:
         self.utils = jvm.org.apache.kafka.common.utils.Utils
 
     def read(self, data):
-        """The only batch of these bytes, its CRC checked."""
+        """Return the only batch of these bytes, after a CRC check."""
         records = self.record.MemoryRecords.readableRecords(self.jvm.java.nio.ByteBuffer.wrap(data))
         batch = records.batches().iterator().next()
         batch.ensureValid()
         return batch
 
     def rows(self, batch):
-        """Its records."""
+        """Return the batch's records."""
         found, records = [], batch.iterator()
         while records.hasNext():
             record = records.next()
@@ -72,7 +74,7 @@ class Kafka:
         return found
 
     def write(self, content, codec):
-        """A batch of these records."""
+        """Return a batch of these records."""
         simple = self.array(self.record.SimpleRecord, len(content))
         header = self.jvm.org.apache.kafka.common.header.internals.RecordHeader
         for index, row in enumerate(content):
@@ -84,13 +86,14 @@ class Kafka:
         return self.bytes(self.record.MemoryRecords.withRecords(compression, simple))
 
     def bytes(self, records):
-        """Bytes of a MemoryRecords."""
+        """Return the bytes of a MemoryRecords."""
         return bytes(self.utils.toArray(records.buffer()))
 
 
 @pytest.fixture(scope="module")
 def java():
-    classpath = ":".join(str(jar) for jar in broker_classpath(DEFAULT_VERSION))
+    compiler = (pyspark_jar("janino-*.jar"), pyspark_jar("commons-compiler-*.jar"))
+    classpath = ":".join(str(jar) for jar in (*broker_classpath(DEFAULT_VERSION), *compiler))
     port, token, process = launch_gateway(
         jarpath=str(pyspark_jar("py4j-*.jar")),
         classpath=classpath,
@@ -141,7 +144,7 @@ def test_java_reads_what_is_sealed(java, codec):
 
 
 def test_java_reads_the_sequences_of_consecutive_batches(java):
-    """Every record is numbered on from the batch before."""
+    """Each batch continues the numbers of the one before."""
     found = [java.read(data) for _, data in sealed(CONTENT, "zstd", batch_bytes=400)]
     assert len(found) > 5
     assert [batch.baseSequence() for batch in found[1:]] == [batch.lastSequence() + 1 for batch in found[:-1]]
@@ -159,7 +162,7 @@ def test_what_java_writes_is_decoded(java, codec):
 
 @pytest.mark.parametrize("form", ODD_FORMS.values(), ids=ODD_FORMS)
 def test_what_java_decompresses_is_decompressed(java, form):
-    """Padding, joined members, frames and streams: what the Java client reads is read, all of it."""
+    """Padding, joined members, frames and streams: we read everything that the Java client reads."""
     codec, compress = form
     written = write(CONTENT, attributes=codec, compress=compress)
     try:
@@ -197,3 +200,35 @@ def test_sequences_wrap_as_in_java(java, sequence, records):
     assert next_sequence(sequence, records) == java.record.DefaultRecordBatch.incrementSequence(
         sequence, records
     )
+
+
+SELECTOR = """
+import org.apache.kafka.common.replica.*;
+public class Followers implements ReplicaSelector {
+    public java.util.Optional select(
+        org.apache.kafka.common.TopicPartition partition, ClientMetadata client, PartitionView view
+    ) {
+        java.util.Iterator replicas = view.replicas().iterator();
+        while (replicas.hasNext()) {
+            Object replica = replicas.next();
+            if (!replica.equals(view.leader())) return java.util.Optional.of(replica);
+        }
+        return java.util.Optional.empty();
+    }
+    public void configure(java.util.Map settings) {}
+    public void close() {}
+}
+"""
+
+
+@pytest.mark.chaos
+def test_brokers_that_send_every_reader_to_a_follower_are_read(java, tmp_path, monkeypatch):
+    """A selector of the brokers' own (KIP-392): their answer named a follower, and held no records."""
+    compiler = java.jvm.org.codehaus.janino.SimpleCompiler()
+    compiler.cook(SELECTOR)
+    (tmp_path / "Followers.class").write_bytes(bytes(compiler.getBytecodes()["Followers"]))
+    monkeypatch.setattr(launch, "broker_classpath", lambda version: (*broker_classpath(version), tmp_path))
+    with EmbeddedKafka(brokers=3, broker_config={"replica.selector.class": "Followers"}) as kafka:
+        pipeline = Pipeline(kafka)
+        pipeline.publish(["a", "b", "c"])
+        assert pipeline.run().records_read == 3

@@ -1,4 +1,4 @@
-"""Through a real broker: librdkafka writes and we read, we write and librdkafka reads."""
+"""Through a real broker: we read what librdkafka writes, and librdkafka reads what we write."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ SHARED = settings(
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
-# librdkafka's header keys are C strings, which end at a zero; its timestamp 0 is the present.
+# librdkafka's header keys are C strings, which end at a zero byte; its timestamp 0 means now.
 CONTENTS = records(min_size=1, alphabet=ALPHABET.replace("\x00", "")).map(
     lambda rows: [(max(row[0], 1), *row[1:]) for row in rows]
 )
@@ -117,7 +117,7 @@ def write(connections, where, content, codec, **options):
 
 
 def consumed(kafka, where, start, count):
-    """What a read_committed librdkafka consumer sees."""
+    """Return what a read_committed librdkafka consumer reads."""
     consumer = confluent_kafka.Consumer(
         {
             **kafka.client_config(),
@@ -150,7 +150,7 @@ def numbered(content, first):
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_what_librdkafka_writes_is_decoded(connections, kafka_topic, producers, codec):
-    """Every record and field, from batches that are in the codec asked for."""
+    """Every record and field, from batches in the requested codec."""
     where = partition(kafka_topic("librdkafka", config=ANY_TIME))
     produce(producers(codec), where, CONTENT)
     batches = list(fetched(connections, where, 0, len(CONTENT)))
@@ -187,7 +187,7 @@ def test_anything_librdkafka_writes_is_decoded(connections, kafka_topic, produce
 def test_librdkafka_reads_anything_that_is_sealed(
     embedded_kafka, connections, kafka_topic, content, codec, batch_bytes
 ):
-    """Arbitrary keys, values, timestamps and headers, cut anywhere."""
+    """Arbitrary keys, values, timestamps and headers, split at any record."""
     where = partition(kafka_topic("anything", config=ANY_TIME))
     write(connections, where, content, codec, batch_bytes=batch_bytes)
     assert consumed(embedded_kafka, where, 0, len(content)) == numbered(content, 0)
@@ -216,7 +216,7 @@ def test_keys_go_to_the_partitions_of_the_java_partitioner(kafka_topic, producer
 def test_a_batch_of_exactly_max_message_bytes_is_accepted_and_one_byte_more_is_refused_here(
     embedded_kafka, connections, kafka_topic, codec
 ):
-    """The limit is the broker's own comparison: what it takes is sent, what it refuses is refused here."""
+    """The limit is the broker's own: what it accepts is sent, what it refuses is refused here first."""
     limit = 5000
     where = partition(kafka_topic("limit", config={"max.message.bytes": str(limit)}))
     noise = np.random.default_rng(5).bytes(limit)
@@ -241,7 +241,7 @@ def test_a_batch_of_exactly_max_message_bytes_is_accepted_and_one_byte_more_is_r
     wait_for_marker(connections, where, 0)
     (row,) = consumed(embedded_kafka, where, 0, 1)
     assert row.value == noise[: limit - overhead]
-    # The broker agrees about the byte more: bypass our own check and it says no.
+    # The broker refuses the additional byte, too, if our own check is bypassed.
     identity = open_transaction(connections, f"tx-{where}", [where])
     with pytest.raises(RecordTooLarge):
         send_partitions(
@@ -252,7 +252,7 @@ def test_a_batch_of_exactly_max_message_bytes_is_accepted_and_one_byte_more_is_r
 
 @pytest.mark.parametrize("own", ["gzip", "snappy", "lz4", "zstd"])
 def test_a_full_batch_leaves_room_for_the_codec_of_its_topic(connections, kafka_topic, own):
-    """The broker compresses again, and compares that: of what is compressed already, a little more."""
+    """The broker recompresses and checks that size: data that is already compressed grows a little."""
     limit = 100_000
     config = {"max.message.bytes": str(limit), "compression.type": own}
     where = partition(kafka_topic("room", config=config))
@@ -270,7 +270,7 @@ def test_a_full_batch_leaves_room_for_the_codec_of_its_topic(connections, kafka_
 
 @pytest.mark.parametrize("codec", ["none", "zstd"])
 def test_a_topic_with_log_append_time_gives_the_brokers_times(connections, kafka_topic, producers, codec):
-    """The broker rewrites the header only; the producer's deltas stay in the records and mean nothing."""
+    """The broker rewrites only the header; the producer's timestamp deltas in the records are ignored."""
     where = partition(kafka_topic("append-time", config={"message.timestamp.type": "LogAppendTime"}))
     before = time.time() * 1000 - 1000
     produce(producers(codec), where, CONTENT[:100])
@@ -282,7 +282,7 @@ def test_a_topic_with_log_append_time_gives_the_brokers_times(connections, kafka
 
 
 def test_batches_the_broker_compressed_again_are_decoded(connections, kafka_topic, producers):
-    """A topic with a compression type of its own: the broker's writer, not a client's."""
+    """The topic has its own compression type: the batches are of the broker's writer, not a client's."""
     for own in ("gzip", "snappy", "lz4", "zstd"):
         where = partition(kafka_topic("again", config={**ANY_TIME, "compression.type": own}))
         produce(producers("none"), where, CONTENT)

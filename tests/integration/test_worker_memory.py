@@ -1,4 +1,4 @@
-"""A Python worker serves many runs, in a warm session or server: it holds nothing of those that are over."""
+"""A Python worker serves many runs, in a warm session or server: it keeps nothing of finished runs."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from airflow_eos_testing import read_topic
 from tests.support.spark_sessions import run
 
 RUNS, WARM, MB = 9, 5, 20
-"""Of each run so many MB, by one worker or by two, that do not compress."""
+"""Incompressible MB of each run, in one worker or in two."""
 
 
 def noise(batch):
-    """Return megabytes, beside the kB that this worker holds: what is allocated, not what its heap keeps."""
+    """Return megabytes; the key is the kB that this worker has allocated, without free memory of its heap."""
     import ctypes
     import os
 
     import pyarrow as pa
 
     class Heap(ctypes.Structure):
-        """What glibc's mallinfo2 tells of all arenas."""
+        """The fields of glibc's mallinfo2, for all arenas."""
 
         _fields_ = [
             (name, ctypes.c_size_t)
@@ -39,7 +39,7 @@ def noise(batch):
 
 
 def noise_of_rows(frame):
-    """Do the same behind a DataFrame."""
+    """Do the same after a DataFrame."""
     return frame.select("key", "value").mapInArrow(
         lambda batches: map(noise, batches), "key binary, value binary"
     )
@@ -49,7 +49,7 @@ def noise_of_rows(frame):
     "process", [arrow_process(noise), pytest.param(noise_of_rows, marks=pytest.mark.chaos)]
 )
 def test_what_was_sent_is_let_go(broker, spark, process):
-    """After nine runs workers hold no more of one run than after five."""
+    """After nine runs, workers have allocated no more than after five."""
     source = broker.numbered("src", 2, MB * 50)
     held = []
     for _ in range(RUNS):

@@ -1,10 +1,10 @@
-"""Which tests may run side by side: a file stays together, and files that share a costly fixture do, too.
+"""Distributes tests over processes: a file stays together, and so do files that share a costly fixture.
 
-A fixture of a package is made once per process. Two Airflows, or two clusters of three brokers, would cost
-more than the second process gains. Tests of the protocol's model, and those that start a pytest of their own
-without a law, share nothing and take long: each may run anywhere. The former need a processor all the time,
-where tests with brokers often wait: they are dealt out between those. Unit tests come last, and of these the
-files in which nothing waits for a program: small pieces, so that the processes end together.
+A package's fixture is created once per process. Two Airflows, or two clusters of three brokers, would cost
+more than the second process gains. Tests of the protocol's model, and those that start their own pytest
+without a law, share nothing and take long: each may run anywhere. The former keep a processor busy, while
+tests with brokers often wait, so they are interleaved with those. Unit tests come last, and of these the
+files that wait for no program: small pieces, so that the processes end together.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ import pytest
 T = TypeVar("T")
 
 COSTLY = ("airflow", "replicated")
-"""Fixtures that are to be made once; what needs them begins first, for it takes longest."""
+"""Fixtures that must be created only once; their tests start first, because they take longest."""
 ALONE = ("tests/protocol/", "tests/guarantees/test_without_law.py")
-"""Beginnings of the names of tests that are dealt out one by one."""
+"""Prefixes of the ids of tests that are distributed one by one."""
 SMALL = "tests/unit/"
-"""Folder whose files take seconds."""
+"""Folder whose files take only seconds."""
 WITH_BROKERS = ("tests/guarantees/", "tests/integration/", "tests/system/", *COSTLY)
-"""Beginnings of the groups whose tests wait most of the time."""
+"""Prefixes of the groups whose tests wait most of the time."""
 
 
 class SideBySide:
-    """Orders tests, and deals them out to the processes of pytest-xdist."""
+    """Orders tests, and distributes them over the processes of pytest-xdist."""
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        """Begin with the costly ones; the rest keeps its order, but for the searches."""
+        """Put tests of costly fixtures first; the rest keeps its order, except for the searches."""
         root = config.rootpath
         items.sort(key=lambda item: _rank(group_of(root, item.nodeid)))
         items[:] = small_ones_last(items, _file_of, waits)
@@ -57,13 +57,13 @@ class SideBySide:
 
 
 def small_ones_last(tests: Sequence[T], file: Callable[[T], str], waits: Callable[[T], bool]) -> list[T]:
-    """Return the tests in their order, but behind all others those of unit test files in which none waits."""
+    """Return the tests in their order, but with those of unit test files in which none waits at the end."""
     waiting = {file(test) for test in tests if waits(test)}
     return sorted(tests, key=lambda test: file(test).startswith(SMALL) and file(test) not in waiting)
 
 
 def waits(item: pytest.Item) -> bool:
-    """Return whether a test starts another program: the marks of `make unit` and `make quick` say it."""
+    """Return whether a test starts another program, by the marks of `make unit` and `make quick`."""
     return any(item.get_closest_marker(name) is not None for name in ("jvm", "process"))
 
 
@@ -75,10 +75,10 @@ def is_search(item: pytest.Item) -> bool:
 def dealt_out(
     searches: Sequence[T], others: Sequence[T], group: Callable[[T], str], between: tuple[str, ...]
 ) -> list[T]:
-    """Return the others in their order, and evenly between their groups the searches.
+    """Return the other tests in their order, with the searches spread evenly between their groups.
 
-    :param group: returns the group of one of the others.
-    :param between: beginnings of the names of groups after which there may be a search.
+    :param group: returns the group of one of the other tests.
+    :param between: name prefixes of groups that a search may follow.
     """
     groups = [(name, [*members]) for name, members in groupby(others, group)]
     places = sum(name.startswith(between) for name, _ in groups)
@@ -94,7 +94,7 @@ def dealt_out(
 
 
 def group_of(root: Path, nodeid: str) -> str:
-    """Return the costly fixture that a test of the file takes as an argument, else the file or the test."""
+    """Return the costly fixture that a test of the file uses, else the file, or the test itself."""
     if nodeid.startswith(ALONE):
         return nodeid
     file = nodeid.partition("::")[0]

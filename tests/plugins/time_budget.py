@@ -1,4 +1,4 @@
-"""Where the minutes of ``make test`` went, against the budget, and what waits in ``make chaos``."""
+"""Reports the minutes of ``make test`` against the budget, and the tests that are left to ``make chaos``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 BUDGET = {"check": 0.5, "unit + protocol": 3.0, "integration": 7.0, "guarantees": 3.0, "system": 4.5}
-"""Minutes on the clock, on two quiet cores."""
+"""Wall-clock minutes, on two idle cores."""
 CHECK_SECONDS = "EOS_CHECK_SECONDS"
 
 _ROWS = {"unit": "unit + protocol", "protocol": "unit + protocol"}
@@ -26,13 +26,13 @@ def row_of(path: str) -> str:
 
 
 def shares(phases: Iterable[tuple[str, float, float]]) -> dict[str, float]:
-    """Share the clock out: each moment belongs in equal parts to the phases that ran at it.
+    """Split wall-clock time: each moment is shared equally by the phases that ran at it.
 
     Args:
-        phases: Row, start and end in seconds of a set-up, a call or a teardown, from whichever process.
+        phases: Row, start and end in seconds of a set-up, a call or a teardown, from any process.
 
     Returns:
-        Seconds on the clock by row. Their sum is the time in which anything ran.
+        Wall-clock seconds by row. Their sum is the time during which anything ran.
     """
     changes = sorted(
         change for row, start, end in phases for change in ((start, 1, row), (end, -1, row)) if end > start
@@ -48,7 +48,7 @@ def shares(phases: Iterable[tuple[str, float, float]]) -> dict[str, float]:
 
 
 class TimeBudget:
-    """Collects when tests ran, and prints what they took behind a whole run."""
+    """Collects the times of tests, and prints a summary after a whole run."""
 
     def __init__(self) -> None:
         self._phases: list[tuple[str, float, float]] = []
@@ -57,28 +57,28 @@ class TimeBudget:
         self._check = float(os.environ.get(CHECK_SECONDS) or 0)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Set-up, call and teardown: fixtures of the session count where they start and end."""
+        """Record set-up, call and teardown: session fixtures count where they start and end."""
         self._phases.append((row_of(report.nodeid.partition("::")[0]), report.start, report.stop))
 
     def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
-        """Count what the marker leaves out."""
+        """Count the tests that the marker ``chaos`` leaves out."""
         for item in items:
             if item.get_closest_marker("chaos") is not None:
                 self._deselected[row_of(item.nodeid.partition("::")[0])] += 1
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Tell the controller, where tests run side by side."""
+        """Send the counts to xdist's controller."""
         output = getattr(session.config, "workeroutput", None)
         if output is not None:
             output["chaos"] = dict(self._deselected)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        """Hear a worker; each of them has collected everything."""
+        """Receive the counts of a worker; every worker has collected all tests."""
         self._deselected |= Counter(getattr(node, "workeroutput", {}).get("chaos", {}))
 
     def lines(self) -> list[str]:
-        """Return the table."""
+        """Return the lines of the table."""
         found = [f"{'minutes':<14}{'used':>7}{'budget':>8}"]
         seconds = {"check": self._check, **shares(self._phases)}
         for name, budget in BUDGET.items():
@@ -93,7 +93,7 @@ class TimeBudget:
         return found
 
     def pytest_terminal_summary(self, terminalreporter: Any, config: pytest.Config) -> None:
-        """Print the table when all tests but the long ones were asked for, as ``make test`` does."""
+        """Print the table after a run of all tests except the long ones, as in ``make test``."""
         whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS
         if whole and config.option.markexpr == "not chaos":
             terminalreporter.section("time budget")

@@ -1,6 +1,6 @@
-"""Unit and protocol tests start no JVM, unless they are marked with ``jvm``: what ``make unit`` promises.
+"""Ensures that unit and protocol tests start no JVM unless marked with ``jvm``, as ``make unit`` promises.
 
-``JAVA_HOME`` of all others holds a stand-in that tells a version, so that paths and options can be computed,
+For all others, ``JAVA_HOME`` has a stand-in that prints a version, so that paths and options can be computed,
 and refuses to run anything.
 """
 
@@ -25,7 +25,7 @@ esac
 
 
 class WithoutJava:
-    """Takes Java away while a test runs that must do without."""
+    """Hides Java from tests that must not use it."""
 
     @cached_property
     def _home(self) -> tempfile.TemporaryDirectory[str]:
@@ -38,7 +38,7 @@ class WithoutJava:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
-        """Around set-up, call and teardown: fixtures of a module start no JVM either."""
+        """Hide Java during set-up, call and teardown: module fixtures must start no JVM either."""
         if not item.nodeid.startswith(FOLDERS) or item.get_closest_marker(MARKER) is not None:
             return (yield)
         with pytest.MonkeyPatch.context() as patch:

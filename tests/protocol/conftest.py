@@ -1,4 +1,4 @@
-"""The searches run thousands of attempts: their logs would bury a counter-example."""
+"""The searches run thousands of attempts, whose logs would bury a counter-example."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The search itself: what it remembers from one execution to the next is what the next would compute."""
+"""The search itself: what it reuses from earlier executions equals what a new execution would compute."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from tests.protocol.test_interleavings import OUT
         (scenes.reset_beside, 200),
         (scenes.leader_away(OUT), 40),
         (table_scenes.maintained, 100),
-        # Its event is over in the middle of an execution; what repeats that one is the 900th.
+        # Its event fires in the middle of an execution; only the 900th execution repeats that one.
         (scenes.foreign_consumer, 1_000),
     ],
 )
 def test_a_search_without_memory_reports_the_same(
     scene: Callable[[Run], Scene], executions: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The scene is made in each execution, all code runs in each, and the oracle is asked at each end."""
+    """With the scene made anew, all code run and the oracle asked in each execution, the report is equal."""
     remembered = explore(scene, deviations=2, executions=executions)
     repeat = Run.repeat
 
@@ -49,7 +49,7 @@ def test_a_search_without_memory_reports_the_same(
 
 @pytest.mark.search
 def test_what_the_scenes_remember_of_their_broker_is_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only events, and steps that may fail, change it."""
+    """Only events, and steps that may fail, change the broker, so a fingerprint stays valid until then."""
     fingerprint = Scene.fingerprint
 
     def compared(self: Scene) -> str:
@@ -65,7 +65,7 @@ def test_what_the_scenes_remember_of_their_broker_is_so(monkeypatch: pytest.Monk
 
 @dataclass
 class Counter:
-    """A world of one number, which its processes read without a step: that is not allowed."""
+    """A world of one number, which its processes read outside a step, although they must not."""
 
     clock: Any = field(default_factory=scenes.Clock)
     number: int = 0
@@ -96,7 +96,7 @@ class Counter:
 
 
 def test_a_process_that_depends_on_more_than_answers_is_refused() -> None:
-    """What it did would not be what it does when it is repeated."""
+    """Such a process would behave differently when the search repeats it."""
 
     def scene(run: Run) -> Counter:
         counter = run.world = Counter()

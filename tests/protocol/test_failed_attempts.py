@@ -1,4 +1,4 @@
-"""What a failed attempt leaves to the next one: the sealed batches while they are good, and nothing else."""
+"""What a failed attempt leaves to the next one: its sealed batches while they are valid, nothing else."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from airflow_eos.broker import producer as producer_module
 from airflow_eos.broker.producer import TransactionalProducer
 from airflow_eos.exceptions import SealedBlockLost
 from airflow_eos.ledger import keys
+from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.wire.client_config import ClientConfig
 from tests.protocol.model import ports
 from tests.protocol.model.broker import ModelBroker
@@ -23,7 +24,7 @@ NOWHERE = ClientConfig.of({"bootstrap.servers": "127.0.0.1:1"})
 
 
 class Instance(confluent_kafka.Producer):
-    """A producer that can be referred to weakly."""
+    """A producer that supports weak references."""
 
 
 def run_alone(data: Callable[..., ModelData] = ModelData) -> Any:
@@ -37,7 +38,7 @@ def run_alone(data: Callable[..., ModelData] = ModelData) -> Any:
 def test_the_producer_of_a_failed_attempt_is_freed_before_the_next_one(
     monkeypatch: pytest.MonkeyPatch, fails: str
 ) -> None:
-    """The failure is kept for the run's last error; a producer it kept alive would fill memory unpolled."""
+    """The failure is kept for the run's last error; a producer kept alive by it would fill the memory."""
     instances: list[weakref.ref[Instance]] = []
     alive: list[list[bool]] = []
 
@@ -80,7 +81,7 @@ def test_the_producer_of_a_failed_attempt_is_freed_before_the_next_one(
 
 
 def test_batches_that_cannot_be_sent_are_freed_before_the_new_seal() -> None:
-    """Where Spark holds another copy of a block, the rest of the seal is still on the executors."""
+    """If Spark has another copy of a block, the rest of the seal is still on the executors."""
     done: list[str] = []
 
     class Data(ModelData):
@@ -99,3 +100,22 @@ def test_batches_that_cannot_be_sent_are_freed_before_the_new_seal() -> None:
 
     run_alone(Data)
     assert done == ["seal", "send", "release", "seal", "send", "release"]
+
+
+def test_records_that_a_leader_has_beside_those_that_were_sealed_are_not_committed() -> None:
+    """In a partition that the run writes nothing to, and of which the coordinator knows nothing."""
+    broker = ModelBroker({"src": 2, "out": 2}, verifies=False)
+    broker.reported_verification = True
+    broker.write_input("src", 0, "a")
+    beside, strays = TopicPartition("out", 1), ["of an attempt that was lost"]
+
+    class Data(ModelData):
+        def send(self, sealed: Any, identity: Any, timeout: float) -> Any:
+            while strays:
+                broker.produce(identity, beside, 0, strays.pop())
+            return super().send(sealed, identity, timeout)
+
+    record = ports.attempt(Inline(broker), Scene(broker), "only", spec(), Data)()  # type: ignore[arg-type]
+    assert record.producer.producer_epoch > 0, "that of the stray record is not committed"
+    assert [entry.value for _, entry in broker.committed_entries(TopicPartition("out", 0))] == ["a"]
+    assert broker.committed_entries(beside) == []

@@ -1,4 +1,4 @@
-"""What the ledger's record of a run answers, and to whom: the real protocol on a model cluster."""
+"""Which runs the ledger's record of a run counts for: the real protocol on a model cluster."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROUNDS = Cursor(max_records=1, until_caught_up=True)
 
 
 def a_cluster(records: int = 2) -> Scene:
-    """A source of two partitions with so many records each, and a sink."""
+    """A source of two partitions with ``records`` records each, and a sink."""
     scene = Scene(ModelBroker({"src": 2, "out": 2}))
     for number in range(records):
         for partition in range(2):
@@ -40,7 +40,7 @@ def of(environment: str, **changes: Any) -> RunSpec:
 def test_a_commit_of_another_environment_is_not_this_ones_success(
     ranges: Any, changes: dict[str, Any]
 ) -> None:
-    """A run that was committed under another prefix is refused by name: its own work was never done."""
+    """A run that was committed under another prefix is refused by name: this environment did not do it."""
     scene = a_cluster()
     before(scene, of("staging", ranges=ranges))
     written = scene._visible("out")
@@ -51,7 +51,7 @@ def test_a_commit_of_another_environment_is_not_this_ones_success(
 
 
 def test_a_clear_is_told_from_a_retry_though_its_task_has_other_retries_now() -> None:
-    """Their clear numbers are equal: the scheduler had not read the edited Dag file before the clear."""
+    """Clear numbers are equal, since the scheduler read the edited Dag file later; max_tries differs."""
     scene, again = a_cluster(), spec(on_committed="reprocess")
     first, cleared = ({"task": {"max_tries": tries}} for tries in (0, 1))
     done = before(scene, replace(again, **first))
@@ -59,11 +59,11 @@ def test_a_clear_is_told_from_a_retry_though_its_task_has_other_retries_now() ->
     repeated = before(scene, replace(again, **cleared))
     assert (repeated.mode, repeated.found) == ("reprocess", False)
     assert before(scene, replace(again, **cleared)).run_key == repeated.run_key
-    assert before(scene, again).run_key == done.run_key  # nothing is known of its task
+    assert before(scene, again).run_key == done.run_key  # without task details nothing can differ
 
 
 def test_a_retry_with_fewer_retries_is_no_clear() -> None:
-    """Their numbers are equal; a clear starts a Dag run that has ended again."""
+    """Clear numbers are equal; only a clear gives the Dag run another start, and that run is done again."""
     scene, again = a_cluster(), spec(on_committed="reprocess")
     first, cleared = ({"task": {"max_tries": 2, "dag_run_start": day}} for day in ("monday", "tuesday"))
     done = before(scene, replace(again, **first))
@@ -72,7 +72,7 @@ def test_a_retry_with_fewer_retries_is_no_clear() -> None:
 
 
 def one_round(scene: Scene, its_spec: RunSpec) -> None:
-    """Let a run in rounds commit its first one and fail in the second."""
+    """Let a run in rounds commit its first round and fail in the second."""
 
     class Failing(ModelData):
         sent = 0
@@ -98,7 +98,7 @@ def test_rounds_of_another_environment_are_not_continued() -> None:
 
 
 def test_a_reprocessing_of_this_very_work_is_found_under_its_own_id() -> None:
-    """A reprocessing that is asked for again answers; another environment's is never taken for it."""
+    """A repeated reprocessing finds its own record; another environment's record never counts for it."""
     scene = a_cluster()
     before(scene, spec())
     again = spec(clear_number=1, on_committed="reprocess")
@@ -169,7 +169,7 @@ def test_a_reprocessing_leaves_out_what_another_run_read_between_two_rounds() ->
 
 
 def test_a_run_whose_cursor_was_moved_back_between_two_rounds_ends_and_can_be_reprocessed() -> None:
-    """What the operator has it read once more is a range of its own; the record stays readable."""
+    """Records that the operator makes it read again form a range of their own; the record stays readable."""
     scene = Scene(ModelBroker({"src": 1, "out": 1}))
     for number in range(6):
         scene.broker.write_input("src", 0, f"r{number}")
@@ -185,7 +185,7 @@ def test_a_run_whose_cursor_was_moved_back_between_two_rounds_ends_and_can_be_re
 
 @pytest.mark.parametrize("ranges", [Cursor(), EXPLICIT, ROUNDS], ids=["cursor", "explicit", "rounds"])
 def test_a_reprocessing_refuses_a_topic_that_was_made_again(ranges: Any) -> None:
-    """The recorded offsets are of the old topic: the new one's records at them are others."""
+    """The recorded offsets belong to the old topic: at these offsets the new one has other records."""
     scene = a_cluster()
     before(scene, spec(ranges=ranges))
     written = scene._visible("out")
@@ -196,7 +196,7 @@ def test_a_reprocessing_refuses_a_topic_that_was_made_again(ranges: Any) -> None
 
 
 def test_a_reprocessing_refuses_a_topic_that_was_made_again_between_two_rounds() -> None:
-    """One round's offsets are of the old topic, though the last round read the new one."""
+    """The offsets of one round belong to the old topic, though the last round read the new one."""
     scene = a_cluster()
     one_round(scene, spec(ranges=ROUNDS))
     scene.broker.topics["src"] = replace(scene.broker.topics["src"], topic_id="another")

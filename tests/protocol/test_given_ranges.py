@@ -1,4 +1,4 @@
-"""Given ranges against the log: what is refused for good, and what another try may find settled."""
+"""Given ranges against the log: which are refused for good, and which a retry may accept."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SOURCE = TopicPartition("src", 0)
 
 
 def test_a_range_that_holds_an_open_transaction_is_worth_another_try() -> None:
-    """Somebody else's transaction is open below the range's end: when it has ended the run goes through."""
+    """Another client's transaction is open below the range's end: a retry succeeds once it has ended."""
     scene = Scene(ModelBroker({"src": 1, "out": 1}))
     scene.broker.write_input("src", 0, "r0")
     upstream = scene.broker.init_producer("upstream")
@@ -31,7 +31,7 @@ def test_a_range_that_holds_an_open_transaction_is_worth_another_try() -> None:
 
 
 def test_a_range_beyond_the_end_of_the_log_is_refused_for_good() -> None:
-    """What the log never held, or holds no more, no other try will find."""
+    """A retry cannot find records that the log never had, or has deleted."""
     scene = Scene(ModelBroker({"src": 1, "out": 1}))
     scene.broker.write_input("src", 0, "r0")
     with pytest.raises(OffsetsOutOfRange, match="ends at 2, the log at 1") as caught:

@@ -1,6 +1,6 @@
-"""The run protocol, searched: the real state machine on a model cluster, in all orders, with faults.
+"""A search of the run protocol: the real state machine on a model cluster, in all orders, with faults.
 
-``EOS_SEED`` repeats what the deeper search of ``make chaos`` drew.
+``EOS_SEED`` repeats the draw of a deeper search by ``make chaos``.
 """
 
 from __future__ import annotations
@@ -73,19 +73,20 @@ LONGER = [*SCENES, scenes.pruned_beside, scenes.indexed_twice, scenes.intervals_
 @pytest.mark.search
 @pytest.mark.parametrize("scene", SCENES, ids=lambda s: s.__name__)
 def test_every_interleaving_is_exactly_once(scene: Callable[[Run], Scene]) -> None:
-    """Whoever dies, pauses or loses an answer: each input is in one committed output, answers are true."""
+    """Whatever dies, pauses or loses an answer: each input is committed once, and all answers are true."""
     report = explore(scene, deviations=2, executions=EXECUTIONS)
     print(f"{scene.__name__}: {report.executions} schedules, {report.states} states, {report.outcomes}")
     assert report.counter_example is None, f"\n{report.counter_example}"
     assert report.executions > 30
     assert report.exhausted or report.executions == EXECUTIONS
+    assert [outcome for outcome in report.outcomes if outcome.endswith(": COMMITTED")]
 
 
 @pytest.mark.chaos
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("scene", LONGER, ids=lambda s: s.__name__)
 def test_interleavings_at_random_are_exactly_once(scene: Callable[[Run], Scene]) -> None:
-    """With up to three faults or switches, drawn at random beyond the first: other ones with every seed."""
+    """With up to three faults or switches, random ones after the first: each seed draws others."""
     seed = int(os.environ.get("EOS_SEED") or random.randrange(1_000_000))
     print(f"EOS_SEED={seed}")
     report = explore(scene, deviations=3, executions=DEEPER, seed=seed)
@@ -101,14 +102,14 @@ def _counter_example(scene: Callable[[Run], Scene], deviations: int = 2, *, faul
 
 
 def test_a_run_that_lost_its_sealed_batches_seals_again() -> None:
-    """Undisturbed it commits by itself, in its second epoch."""
+    """Without other faults it commits by itself, in its second epoch."""
     report = explore(scenes.lost_blocks, deviations=0, executions=1)
     assert report.counter_example is None
     assert report.outcomes == {"r1: COMMITTED": 1}
 
 
 def test_law_1_a_second_attempt_of_a_send_task_would_mix_two_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the refusal, false acknowledgements hide that two attempts wrote different batches."""
+    """Without the refusal, acknowledgements as duplicates hide that two attempts wrote different batches."""
     scene = scenes.with_data(respawns=True)
     assert explore(scene, deviations=1, executions=500).counter_example is None
     monkeypatch.setattr(ports, "refuse_second_attempt", lambda attempt_number: False)
@@ -132,13 +133,13 @@ def test_law_1_guard_two_receipts_for_one_partition_abort_the_run(monkeypatch: p
 
 
 def test_law_2_a_superseded_attempt_would_fence_the_live_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the proof of ownership a zombie initialises again and aborts its successor."""
+    """Without the proof of ownership a zombie initialises again and aborts its successor's transaction."""
     monkeypatch.setattr(laws, "may_take_epoch", lambda answer: True)
     assert "took it again" in _counter_example(scenes.twins)
 
 
 def test_law_3_a_no_from_before_the_fence_is_stale(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the second look-up a run committed in between is done twice."""
+    """Without the second look-up, a run that was committed in between is done again."""
     ask = protocol.RunProtocol._ask
 
     def only_before_the_fence(self: Any, work: Any, *, fenced: bool) -> Any:
@@ -150,25 +151,25 @@ def test_law_3_a_no_from_before_the_fence_is_stale(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.search
 def test_law_3_an_index_speaks_for_what_is_decided(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that passes a record whose transaction is open hides it for ever once that commits."""
+    """An index that covers a record of an open transaction hides it for ever once that commits."""
     monkeypatch.setattr(ledger_index, "may_speak_for", lambda stable, high: high)
     assert "duplicated" in _counter_example(scenes.indexed)
 
 
 def test_law_3_a_pruned_record_is_no_no(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the digests a run is done again whose record was pruned."""
+    """Without the digests, a run is done again if its record was pruned."""
     monkeypatch.setattr(laws, "not_pruned", lambda run_key, pipeline, found: None)
     assert "duplicated" in _counter_example(scenes.pruned)
 
 
 def test_law_3_tombstones_leave_digests(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tombstone alone says what a missing record says: not committed."""
+    """A tombstone alone means the same as a missing record: not committed."""
     monkeypatch.setattr(pruner, "_digests", lambda *_: {})
     assert "duplicated" in _counter_example(scenes.pruned)
 
 
 def test_a_tombstone_without_the_second_look_hides_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that is staged behind the record of a run at work is the key's last word once both commit."""
+    """A tombstone that is staged after the record of an active run is the last value of the key."""
     commit = writer.LedgerTransaction.commit
     monkeypatch.setattr(
         writer.LedgerTransaction, "commit", lambda self, messages, **_: commit(self, messages)
@@ -177,7 +178,7 @@ def test_a_tombstone_without_the_second_look_hides_a_run(monkeypatch: pytest.Mon
 
 
 def test_a_cursor_that_is_moved_without_its_fence_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Under an id of its own the command commits what it read before a run moved the cursor."""
+    """With an id of its own, the command commits offsets that it read before a run moved the cursor."""
     fenced = writer.LedgerWriter.fenced
     monkeypatch.setattr(
         writer.LedgerWriter, "fenced", lambda self, name, *of, **how: fenced(self, f"{name}.hand", *of, **how)
@@ -188,7 +189,7 @@ def test_a_cursor_that_is_moved_without_its_fence_goes_back(monkeypatch: pytest.
 def test_a_repair_that_takes_a_live_transaction_for_left_open_takes_back_a_commit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Leaders hold the transaction of a run at work for open, too: only the coordinator tells them apart."""
+    """Leaders show the transaction of an active run as open, too: only the coordinator tells it apart."""
     monkeypatch.setattr(repair, "_is_under_way", lambda word, one: False)
     assert "reported success, the ledger does not hold" in _counter_example(scenes.repaired(OUT))
 
@@ -205,7 +206,7 @@ def test_law_3_a_yes_before_the_fence_touches_nothing(monkeypatch: pytest.Monkey
 
 
 def test_law_4_counts_gate_the_commit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without receipts and proof, batches a writer lost unnoticed are committed as if they were there."""
+    """Without receipts and proof, a run commits although a writer lost batches unnoticed."""
     scene = scenes.with_data(loses_batch=True)
 
     def gives_up(run: Run) -> Scene:
@@ -223,7 +224,7 @@ def test_law_4_counts_gate_the_commit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_law_5_ranges_end_at_the_last_stable_offset(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reading to the high watermark passes over records whose transaction is still open."""
+    """Reading to the high watermark skips records whose transaction is still open."""
     monkeypatch.setattr(laws, "within_log", lambda wanted, log_start, last_stable, mode: None)
     monkeypatch.setattr(
         ports.ModelCluster,
@@ -234,20 +235,20 @@ def test_law_5_ranges_end_at_the_last_stable_offset(monkeypatch: pytest.MonkeyPa
 
 
 def test_law_6_live_members_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Brokers accept a member-less commit beside live members; only the check refuses."""
+    """Brokers accept a commit without membership beside live members; only the check refuses it."""
     assert explore(scenes.member_joined, deviations=1, executions=200).counter_example is None
     monkeypatch.setattr(laws, "group_is_empty", lambda group, members: None)
     assert "live members" in _counter_example(scenes.member_joined)
 
 
 def test_law_6_the_cursor_moves_from_the_plans_start_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the comparison a run commits over an offset somebody else put there."""
+    """Without the comparison a run overwrites an offset that another client committed."""
     monkeypatch.setattr(laws, "cursor_unmoved", lambda plan, committed: None)
     assert "committed over" in _counter_example(scenes.foreign_consumer)
 
 
 def test_law_7_ids_name_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With an id per try nobody is fenced, and the zombie's output is published too."""
+    """With an id per try nothing is fenced, and the zombie's output is published, too."""
     stable = keys.transactional_id
     monkeypatch.setattr(keys, "transactional_id", lambda s: f"{stable(s)}.{s.try_number}")
     monkeypatch.setattr(laws, "same_work", lambda *_, **__: None)
@@ -261,7 +262,7 @@ def test_law_7_a_group_has_one_pipeline(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_law_8_an_empty_run_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without its record an empty run reports a success nobody can find again."""
+    """Without its record, an empty run reports a success that no later look-up finds."""
     commit = protocol.RunProtocol._commit
 
     def only_with_input(self: Any, work: Any, entry: Any, session: Any) -> Any:
@@ -275,7 +276,7 @@ def test_law_8_an_empty_run_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_law_9_brokers_without_verification_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without verification a late write of an aborted attempt is published by the next commit."""
-    monkeypatch.setattr(laws, "nothing_open", lambda begins: True)  # law 12 sees what was written, too
+    monkeypatch.setattr(laws, "nothing_open", lambda begins: True)  # law 12 detects the late write, too
     monkeypatch.setattr(laws, "begins_with_receipts", lambda *args: None)
     assert explore(scenes.unverified, deviations=3, executions=8_000).counter_example is None
     monkeypatch.setattr(laws, "broker_verifies", lambda verification: None)
@@ -283,7 +284,7 @@ def test_law_9_brokers_without_verification_are_refused(monkeypatch: pytest.Monk
 
 
 def test_law_10_writers_give_up_before_the_transaction_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the check a run opens a transaction the broker ends while batches may still be retried."""
+    """Without the check, the broker ends a run's transaction while its batches may still be retried."""
 
     def scene(run: Run) -> Scene:
         impatient = spec(transaction_timeout=dt.timedelta(seconds=60))
@@ -301,7 +302,7 @@ def test_law_10_writers_give_up_before_the_transaction_does(monkeypatch: pytest.
 
 
 def test_law_12_nothing_is_written_behind_an_open_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A marker that was left out leaves an aborted attempt open: the next commit publishes it too."""
+    """An omitted marker leaves an aborted attempt open: the next commit would publish its records."""
     monkeypatch.setattr(laws, "nothing_open", lambda begins: True)
     monkeypatch.setattr(laws, "begins_with_receipts", lambda *args: None)
     assert "duplicated ['p0r0']" in _counter_example(scenes.leader_away(OUT))
@@ -324,20 +325,20 @@ def test_law_12_the_proof_finds_what_was_left_open(monkeypatch: pytest.MonkeyPat
 
 
 def test_law_12_success_waits_for_the_leaders(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The coordinator calls a commit complete whose markers it left out: green, and nobody sees it."""
+    """The coordinator calls a commit complete without markers: success, but no output is visible."""
     monkeypatch.setattr(laws, "over_everywhere", lambda missing: True)
     assert "nobody sees" in _counter_example(scenes.leader_away(OUT))
 
 
 def test_a_boundary_not_held_between_its_neighbours_would_cross(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A late record puts an earlier moment's first offset above a later one's: intervals would overlap."""
+    """A late record moves an earlier moment's first offset above a later one's: intervals would overlap."""
     monkeypatch.setattr(boundaries, "_clamped", lambda offsets, moment, neighbours: dict(offsets))
     assert "duplicated" in _counter_example(scenes.crossing)
 
 
 @pytest.mark.search
 def test_boundaries_of_one_topic_are_pinned_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With an id for each boundary two are fixed at once, neither sees the other, and they cross."""
+    """With an id per boundary, two are pinned at once without seeing each other, and they cross."""
     pin = pins.Pins.pin
     monkeypatch.setattr(
         pins.Pins, "pin", lambda self, tid, key, *rest, **more: pin(self, f"{tid}.{key}", key, *rest, **more)
@@ -349,7 +350,7 @@ def test_boundaries_of_one_topic_are_pinned_one_after_the_other(monkeypatch: pyt
 def test_environments_that_share_a_ledger_pin_boundaries_one_after_the_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Two prefixes fence each other there: with the prefix of each run the boundaries cross."""
+    """Two prefixes fence each other in the ledger: with the prefix of each run the boundaries cross."""
 
     def scene(run: Run) -> Scene:
         return scenes.crossing(run, earlier="other")
@@ -365,7 +366,7 @@ def test_environments_that_share_a_ledger_pin_boundaries_one_after_the_other(
 
 @pytest.mark.search
 def test_a_look_up_that_stops_at_the_last_stable_offset_lies(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With another transaction open in the ledger partition, the committed run above it is not seen."""
+    """While another transaction is open in the ledger partition, it misses the committed run above it."""
     view = ModelBroker.ledger_view
 
     def stops_early(self: ModelBroker, *args: Any) -> Any:
@@ -376,7 +377,7 @@ def test_a_look_up_that_stops_at_the_last_stable_offset_lies(monkeypatch: pytest
 
 
 def test_an_aborted_record_would_answer_for_its_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Above the last stable offset only the marker's kind tells; without it a retry reports undone work."""
+    """Above the last stable offset only the marker's kind tells; without it, a retry skips undone work."""
     answer_of = authority.answer_of
 
     def without_kinds(view: LedgerView) -> authority.LedgerAnswer:

@@ -1,4 +1,4 @@
-"""Kills, searched: at every step of every order nothing is committed after the call returned."""
+"""A search of kills: at every step of every order, nothing is committed after the call has returned."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ ROUNDS = Cursor(max_records=2, until_caught_up=True)
 def killed_at_any_step(
     monkeypatch: pytest.MonkeyPatch, its: Any = None, *, records: int = 1, deciding: bool = True
 ) -> Callable[[Run], Scene]:
-    """One attempt, and a call that ends it at any moment, from another thread.
+    """A scene of one attempt, and a call from another thread that kills it at any moment.
 
-    :param deciding: the coordinator answers the abort; otherwise the call is over without it.
+    :param deciding: the coordinator answers the abort; otherwise the call returns without an answer.
     """
 
     def scene(run: Run) -> Scene:
@@ -39,7 +39,7 @@ def killed_at_any_step(
 
         def made(one: Any, world: Any) -> RunProtocol:
             r1 = run.processes.get("r1")
-            if r1 is not None and r1.done:  # the attempts behind it
+            if r1 is not None and r1.done:  # the attempts after it
                 return RunProtocol(one, world)
             protocols.append(RunProtocol(one, world, kill=kill))
             return protocols[-1]
@@ -64,7 +64,7 @@ def killed_at_any_step(
                 mine = protocols[-1].producer if protocols else None
                 if mine is not None and deciding:
                     end(mine, commit=False)
-                # Without an answer it waits for a commit under way: what comes of it is no surprise then.
+                # Without an answer to the abort, the call waits for a commit under way, which may succeed.
                 pending = scene.processes["r1"].pending
                 returned = deciding or pending is None or pending.name != "commit"
 
@@ -90,7 +90,7 @@ def killed_at_any_step(
 def test_nothing_is_committed_after_a_kill_returned(
     monkeypatch: pytest.MonkeyPatch, its: Any, records: int, deciding: bool
 ) -> None:
-    """Whatever step it meets, with a fault beside it; the next attempt does the work, once."""
+    """At any step, with another fault; the next attempt does the work, exactly once."""
     report = explore(
         killed_at_any_step(monkeypatch, its, records=records, deciding=deciding),
         deviations=2,
@@ -103,38 +103,33 @@ def test_nothing_is_committed_after_a_kill_returned(
 
 
 def test_a_kill_that_only_aborts_would_be_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the look before each state a run goes on behind the call."""
+    """Without the check before each state, a run continues after the call."""
     monkeypatch.setattr(Kill, "check", lambda _self: None)
     report = explore(killed_at_any_step(monkeypatch), deviations=1, executions=3_000, afresh=True)
     assert report.counter_example is not None
     assert "committed after the kill had returned" in report.counter_example.violation
 
 
-def test_a_look_before_the_commit_alone_would_come_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_look_before_the_commit_alone_would_come_too_late() -> None:
     """A kill between the last look and the commit: who takes the turn first must decide."""
     kill = Kill()
     kill.take_turn()
-    sent: list[str] = []
-
-    class Session:
-        def commit(self) -> None:
-            kill.ask()
-            kill.await_commit(0.01)
-            sent.append("commit")
-
+    began = time.monotonic()
     with kill.turn_taken():
-        Session().commit()
-    assert sent == ["commit"]
+        kill.ask()
+        kill.await_commit(0.2)
+    assert time.monotonic() - began >= 0.2, "a commit is under way"
     for _ in range(2):
         with pytest.raises(RunFailed, match="killed"):
             kill.take_turn()
-    kill.await_commit(60)  # no commit is under way: it does not wait for itself
+    kill.await_commit(60)  # no commit is under way, so it does not wait
     kill.await_commit(60)
+    assert time.monotonic() - began < 30
 
 
 @pytest.mark.parametrize(
     "state",
-    # Those of a table: test_table_runs.py
+    # For those of a table see test_table_runs.py.
     [
         state
         for state in State
@@ -160,14 +155,63 @@ def test_a_kill_at_each_state_ends_the_attempt_there(monkeypatch: pytest.MonkeyP
     scene = Scene(broker)
     with pytest.raises((RunFailed, OutcomeUnknown), match="killed"):
         ports.attempt(Inline(broker), scene, "only", spec())()  # type: ignore[arg-type]
-    assert entered in ([*entered[: entered.index(state) + 1]], [*entered[:-1], State.ABORTED])
+    way = entered[: entered.index(state) + 1]
+    assert entered in (way, [*way, State.ABORTED])
     assert entered.count(State.FENCED) <= 1
     assert scene._visible("out") == []
     assert not any(keys.is_run_record(key) for key in broker.committed_keys())
 
 
+def test_a_kill_behind_the_last_state_is_seen_by_whoever_takes_the_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Between the look at the state and the commit: the call has returned, and nothing may follow."""
+    take_turn = Kill.take_turn
+
+    def late(kill: Kill) -> None:
+        kill.ask()
+        take_turn(kill)
+
+    monkeypatch.setattr(Kill, "take_turn", late)
+    broker = ModelBroker({"src": 2, "out": 2})
+    broker.write_input("src", 0, "a")
+    scene = Scene(broker)
+    with pytest.raises(RunFailed, match="killed"):
+        ports.attempt(Inline(broker), scene, "only", spec())()  # type: ignore[arg-type]
+    assert scene._visible("out") == []
+
+
+def test_a_kill_while_the_answer_of_the_commit_is_missing_is_no_failure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The run may be committed: its task must not be told that it is not."""
+
+    def made(one: Any, world: Any) -> RunProtocol:
+        def on_state(at: State) -> None:
+            if at is State.UNKNOWN:
+                protocol.kill()
+
+        protocol = RunProtocol(one, world, on_state)
+        return protocol
+
+    commit = ports.ModelSession.commit
+
+    def loses_the_answer(session: ports.ModelSession) -> None:
+        commit(session)
+        raise TimeoutError("no answer")
+
+    monkeypatch.setattr(ports, "RunProtocol", made)
+    monkeypatch.setattr(ports.ModelSession, "commit", loses_the_answer)
+    broker = ModelBroker({"src": 2, "out": 2})
+    broker.write_input("src", 0, "a")
+    scene = Scene(broker)
+    with pytest.raises(OutcomeUnknown, match="killed while it committed"):
+        ports.attempt(Inline(broker), scene, "only", spec())()  # type: ignore[arg-type]
+    assert scene._visible("out") == ["a"]
+
+
 def test_a_slow_step_leaves_less_for_the_next() -> None:
-    """All steps share one budget, which never goes below nothing."""
+    """All steps share one budget, which never falls below zero."""
     now = 100.0
     budget = KillBudget(4.0, clock=lambda: now)
     given: list[float] = []
@@ -181,7 +225,7 @@ def test_a_slow_step_leaves_less_for_the_next() -> None:
 
 
 def test_steps_that_hang_or_fail_hold_up_nothing() -> None:
-    """Not the call, and not the step beside them."""
+    """They delay neither the call nor the step beside them."""
     goes_on, ended = threading.Event(), threading.Event()
 
     def fails(_left: float) -> None:

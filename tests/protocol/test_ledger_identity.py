@@ -1,4 +1,4 @@
-"""Who may use a ledger, and from when on: the real look-up on a model cluster."""
+"""Which runs may create or use a ledger: the real look-up on a model cluster."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CLEARED = spec(clear_number=1, try_number=3)
 
 
 class Plain:
-    """Every call is made at once, and nothing else happens: markers stay unwritten."""
+    """Every call is made at once, and nothing else happens: markers are not written."""
 
     def step(self, name: str, run: Callable[[], Any], faults: Any = (), late: Any = None) -> Any:
         del name, faults, late
@@ -40,27 +40,27 @@ class Plain:
 
 @pytest.fixture
 def scene() -> Scene:
-    """A ledger topic that nobody has used."""
+    """A ledger topic that was never used."""
     found = Scene(ModelBroker({"src": 1}))
     forget(found)
     return found
 
 
 def forget(scene: Scene) -> None:
-    """The ledger is made again, empty."""
+    """Recreate the ledger, empty."""
     for where in scene.broker.logs:
         if where.topic == LEDGER:
             scene.broker.logs[where] = Log()
 
 
 class Died(BaseException):
-    """The process ends."""
+    """The process dies."""
 
 
 def look(
     scene: Scene, wanted: RunSpec, may_create: MayCreate | None = None, *, dies: bool = False
 ) -> LedgerId:
-    """As an attempt begins; whoever waits sees the markers come, unless it dies there."""
+    """Verify the ledger as an attempt does first; a wait writes the markers, or is where the process dies."""
     run: Any = Plain()
 
     def sleep(_seconds: float) -> None:
@@ -92,7 +92,7 @@ def look(
 
 @pytest.mark.parametrize("second", [RETRIED, CLEARED, spec(ledger=LedgerSettings(LEDGER, create=False))])
 def test_a_second_try_waits_for_the_marker_of_the_first_ones_pin(scene: Scene, second: RunSpec) -> None:
-    """The first try has committed the ledger's identity and dies; its marker is not in the log yet."""
+    """The first try committed the ledger's identity and died; its marker is not in the log yet."""
     with pytest.raises(Died):
         look(scene, spec(), dies=True)
     scene.broker.init_producer(keys.ledger_witness_id("eos", LEDGER))
@@ -101,7 +101,7 @@ def test_a_second_try_waits_for_the_marker_of_the_first_ones_pin(scene: Scene, s
 
 
 def test_a_pin_counts_when_its_marker_is_seen(scene: Scene) -> None:
-    """The coordinator says that it is committed, and has left the marker out: it is pinned again."""
+    """The coordinator calls it committed, but its marker was omitted: the ledger is pinned again."""
     ledger = TopicPartition(LEDGER, 0)
     with pytest.raises(Died):
         look(scene, spec(), dies=True)
@@ -114,7 +114,7 @@ def test_a_pin_counts_when_its_marker_is_seen(scene: Scene) -> None:
 
 
 def test_whoever_may_not_makes_no_ledger(scene: Scene) -> None:
-    """A topic that nobody has used as a ledger may be one that lost its runs."""
+    """A topic that was never used as a ledger may be a recreated one that lost its runs."""
     with pytest.raises(LedgerMissing, match="never initialised"):
         look(scene, spec(ledger=LedgerSettings(LEDGER, create=False)))
     with pytest.raises(LedgerMissing, match="never initialised"):
@@ -123,14 +123,14 @@ def test_whoever_may_not_makes_no_ledger(scene: Scene) -> None:
 
 
 def test_a_retry_makes_the_ledger_of_a_first_try_that_died(scene: Scene) -> None:
-    """There is nothing yet, and nobody remembers anything."""
+    """The topic is empty, and neither group nor transactional id shows an earlier use."""
     assert look(scene, RETRIED).topic_id == "id-ledger"
 
 
 @pytest.mark.parametrize("wanted", [RETRIED, CLEARED])
 @pytest.mark.parametrize("open_transaction", [False, True])
 def test_a_pin_that_was_begun_is_made_anew(scene: Scene, wanted: RunSpec, open_transaction: bool) -> None:
-    """Whoever began died before the commit: nothing was ever in this ledger."""
+    """The first attempt died before the commit: this ledger never had a record."""
     died = scene.broker.init_producer(keys.ledger_transactional_id("eos", LEDGER))
     if open_transaction:
         partition = TopicPartition(LEDGER, 0)
@@ -164,7 +164,7 @@ def the_group_names_it(scene: Scene) -> None:
 def test_a_ledger_that_somebody_remembers_is_lost_when_it_is_empty(
     scene: Scene, witness: Callable[[Scene], None], wanted: RunSpec
 ) -> None:
-    """Each of them is enough, and nothing is pinned."""
+    """Each of these traces is enough, and nothing is pinned."""
     witness(scene)
     forget(scene)
     known = set(scene.broker.transactions)
@@ -175,7 +175,7 @@ def test_a_ledger_that_somebody_remembers_is_lost_when_it_is_empty(
 
 
 def test_offsets_of_topics_that_the_run_does_not_read_say_nothing(scene: Scene) -> None:
-    """A group may have read something else before, beside another ledger."""
+    """The group may have read other topics before, with another ledger."""
     the_group_names_it(scene)
     scene.broker.groups["group"] = {
         TopicPartition("other", 0): one for one in scene.broker.groups["group"].values()
@@ -184,7 +184,7 @@ def test_offsets_of_topics_that_the_run_does_not_read_say_nothing(scene: Scene) 
 
 
 def test_what_a_cut_partition_lacks_is_not_denied(scene: Scene) -> None:
-    """A key that is left is answered; one that is missing may have been in what was deleted."""
+    """A remaining key is found; a missing one may have been in the deleted part, so the look-up fails."""
     where = TopicPartition(LEDGER, 0)
     for key, value in {"gone": "1", "left": "2"}.items():
         scene.broker.logs[where].append(Entry("data", key=key, value=value))

@@ -1,4 +1,4 @@
-"""The one way to the ledger beside runs, on a model cluster: what is ended, and what is never published."""
+"""The writer of ledger records outside runs, on a model cluster: what it ends, what it never publishes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ID, PLACE = "eos.ledger.ledger", TopicPartition(LEDGER, 0)
 
 
 class Hand:
-    """A command's way to the ledger of a scene; ``sleeps`` counts how often it waited."""
+    """A command that writes to the ledger of a scene; ``sleeps`` counts its waits."""
 
     def __init__(self) -> None:
         self.scene = Scene(ModelBroker({"src": 1}))
@@ -42,7 +42,7 @@ class Hand:
         return transaction.identity
 
     def leave_open(self, *, commit: bool = False, transactional_id: str = ID) -> None:
-        """An earlier command stages a record; its end reaches no leader, and the coordinator forgets it."""
+        """An earlier command stages a record; no leader gets the end, and the coordinator forgets it."""
         earlier = self.broker.init_producer(transactional_id)
         self.broker.add_partitions(earlier, [PLACE])
         self.broker.produce(earlier, PLACE, 0, "earlier", "aborted")
@@ -64,7 +64,7 @@ def hand() -> Hand:
 def test_what_an_earlier_command_left_open_is_never_published(
     hand: Hand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is aborted first; the next marker of the id would decide it too (KAFKA-20734)."""
+    """It is aborted first; else the next marker of the id would decide it, too (KAFKA-20734)."""
     hand.leave_open()
     hand.write("new")
     assert hand.visible() == {"new": "ours"}
@@ -75,7 +75,7 @@ def test_what_an_earlier_command_left_open_is_never_published(
 
 
 def test_what_runs_left_open_is_refused_before_the_fence(hand: Hand) -> None:
-    """How it was decided only a run finds out, and by what the coordinator says: that stays."""
+    """Only a run finds out how it was decided, from the coordinator's answer, which must stay."""
     hand.leave_open(commit=True)
     with pytest.raises(OutcomeUnknown, match=r"ledger-0: an earlier transaction of eos.ledger"):
         hand.write("new", may_end=False)
@@ -87,7 +87,7 @@ def test_what_runs_left_open_is_refused_before_the_fence(hand: Hand) -> None:
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
 def test_an_error_before_the_commit_aborts(hand: Hand, error: type[BaseException]) -> None:
-    """No reader waits for a time-out, and nothing is there; so after Ctrl-C."""
+    """No reader has to wait for a time-out, and nothing is visible; the same after Ctrl-C."""
 
     def refuse(offsets: Any) -> None:
         assert hand.broker.logs[PLACE][offsets[0]].key == "new"
@@ -101,7 +101,7 @@ def test_an_error_before_the_commit_aborts(hand: Hand, error: type[BaseException
 
 
 def test_a_commit_that_no_leader_shows_is_no_success(hand: Hand) -> None:
-    """The coordinator calls it complete; the next write of the id aborts it, so nobody may rely on it."""
+    """The coordinator calls it complete, but the next write of the id aborts it: it cannot be relied on."""
     with hand.writer.fenced(ID, [PLACE]) as transaction:
         transaction.commit([LedgerMessage("new", "ours", "", 0)])
         hand.broker.away.add(PLACE)
@@ -112,7 +112,7 @@ def test_a_commit_that_no_leader_shows_is_no_success(hand: Hand) -> None:
 
 
 def test_one_that_was_fenced_meanwhile_takes_no_other_epoch(hand: Hand) -> None:
-    """Law 2: an answer that says so is the last one."""
+    """Law 2: once an answer says so, no other request follows."""
     hand.leave_open()
     hand.transactions.abort_again = lambda *_: EndTxnAnswer.FENCED  # type: ignore[method-assign]
     with pytest.raises(RunFenced, match="taken by another"):
@@ -121,7 +121,7 @@ def test_one_that_was_fenced_meanwhile_takes_no_other_epoch(hand: Hand) -> None:
 
 @pytest.mark.parametrize("may_end", [True, False])
 def test_the_open_transaction_of_a_newer_writer_is_not_left_open(hand: Hand, may_end: bool) -> None:
-    """It began behind our fence: this writer is fenced, and the newer one commits."""
+    """It began after our fence: this writer is fenced, and the newer one commits."""
     fence = hand.transactions.fence
     newer: list[ProducerIdentity] = []
 
@@ -143,7 +143,7 @@ def test_the_open_transaction_of_a_newer_writer_is_not_left_open(hand: Hand, may
 def test_a_run_that_begins_while_a_command_looks_is_not_left_open(
     hand: Hand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The coordinator described the id before: the fence ends the run's transaction, as of any run."""
+    """The command described the id before that run: the fence ends its transaction, as that of any run."""
     hand.write("old")
     look = module.open_of
 

@@ -1,4 +1,4 @@
-"""A cursor that is moved for some partitions only: the others keep their place, added ones their start."""
+"""A cursor that is moved for some partitions only: the others keep their position, added ones their start."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Mover = Callable[[Scene], None]
 
 
 def a_cursor(*, mapped: bool = False) -> Scene:
-    """A cursor that has read two partitions of a topic; then the topic grows and gets records everywhere."""
+    """A cursor that has read two partitions; then the topic gets a third one, and records in each."""
     scene = Scene(ModelBroker({"src": 2, "out": 3}))
     for partition in (0, 1):
         scene.broker.write_input("src", partition, f"p{partition}old")
@@ -38,7 +38,7 @@ def moved_by_a_run(scene: Scene) -> None:
 
 
 def moved_by_hand(scene: Scene) -> None:
-    """`reset-offsets` moves one partition over its new record."""
+    """`reset-offsets` moves one partition past its new record."""
     reset(scene, {TopicPartition("src", 0): 2})
 
 
@@ -53,7 +53,7 @@ def test_a_partial_move_does_not_make_an_added_partition_known(move: Mover) -> N
 
 
 def test_a_partial_move_of_a_mapped_cursor_does_not_make_an_added_partition_known() -> None:
-    """As for a whole cursor: the record that names the layout keeps its count."""
+    """As for a whole cursor: the record of the layout keeps its number of partitions."""
     scene = a_cursor(mapped=True)
     moved_by_hand(scene)
     record = before(scene, spec("next", ranges=LATEST, source_partition=2))
@@ -61,7 +61,7 @@ def test_a_partial_move_of_a_mapped_cursor_does_not_make_an_added_partition_know
 
 
 def test_a_cursor_on_a_topic_that_was_made_again_is_moved_in_each_of_its_partitions() -> None:
-    """Those left out would have no position: a start of latest would skip their records."""
+    """Partitions left out would have no position: a start of latest would skip their records."""
     scene = a_cursor()
     scene.broker.topics["src"] = replace(scene.broker.topics["src"], topic_id="another")
     del scene.broker.groups["group"]
@@ -79,7 +79,7 @@ def test_a_cursor_on_a_topic_that_was_made_again_is_moved_in_each_of_its_partiti
 def test_a_move_whose_end_was_forgotten_is_made(
     monkeypatch: pytest.MonkeyPatch, away: set[TopicPartition], to: int
 ) -> None:
-    """The coordinator calls it complete without a marker: taken for aborted it would be undone."""
+    """The coordinator calls it complete without markers: if taken for aborted, it would be undone."""
     scene = a_cursor()
     monkeypatch.setattr(scenes, "Inline", forgetting(away))
     reset(scene, {TopicPartition("src", 0): to})
@@ -90,7 +90,7 @@ def test_a_move_whose_end_was_forgotten_is_made(
 
 @pytest.mark.parametrize("to", [0, 2])
 def test_a_move_whose_command_died_is_not_taken_for_aborted(monkeypatch: pytest.MonkeyPatch, to: int) -> None:
-    """Nobody wrote the marker that was forgotten: the coordinator still says how it was decided."""
+    """Nobody wrote the omitted marker: the coordinator still tells how the move was decided."""
     scene = a_cursor()
     with monkeypatch.context() as patch:
         patch.setattr(scenes, "Inline", forgetting({TopicPartition(LEDGER, 0)}, dies=True))
@@ -101,11 +101,11 @@ def test_a_move_whose_command_died_is_not_taken_for_aborted(monkeypatch: pytest.
 
 
 class Death(BaseException):
-    """The process ends here."""
+    """The process dies."""
 
 
 def forgetting(away: set[TopicPartition], *, dies: bool = False) -> type[Inline]:
-    """Return steps whose commit leaves out the markers of some partitions."""
+    """Return steps whose commit omits the markers of some partitions."""
 
     class Forgetting(Inline):
         def step(self, name: str, run: Callable[[], Any], faults: Any = (), late: Any = None) -> Any:
@@ -139,7 +139,7 @@ def test_a_move_is_refused_behind_pending_offsets() -> None:
 
 
 def test_a_second_move_leaves_the_first_one_to_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first died and its marker was forgotten; a fence would make its coordinator forget it too."""
+    """The first command died without its marker; a fence would make the coordinator forget the outcome."""
     scene = a_cursor()
     with monkeypatch.context() as patch:
         patch.setattr(scenes, "Inline", forgetting({TopicPartition(LEDGER, 0)}, dies=True))

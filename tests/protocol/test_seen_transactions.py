@@ -1,4 +1,4 @@
-"""What shows how a transaction was decided, where neither the ledger nor its coordinator tells."""
+"""How readers tell whether a transaction was committed if neither ledger nor coordinator knows."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ from airflow_eos.ledger import keys
 from airflow_eos.ledger.authority import Authority
 from airflow_eos.model.kafka import EndTxnAnswer
 from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.run.kill import Kill
 from airflow_eos.run.unfinished import UnfinishedEnds, visible_decision
-from tests.protocol.model.broker import LEDGER, Log, ModelBroker
+from airflow_eos.run.visibility import Visibility
+from tests.protocol.model.broker import LEDGER, OFFSETS, Log, ModelBroker
+from tests.protocol.model.explorer import Died
 from tests.protocol.model.ports import ModelCluster, ModelLedger, ModelTransactions, ledger_partition
 from tests.protocol.model.scenes import Inline, Scene, before, spec
 
@@ -21,7 +24,7 @@ OUT = TopicPartition("out", 0)
 
 
 def test_a_strangers_record_shows_no_commit() -> None:
-    """The topic was made again, and somebody wrote there: that says nothing of what a run wrote before."""
+    """The topic was recreated, and another client wrote there: its record says nothing about the run's."""
     scene = Scene(ModelBroker({"src": 1, "out": 1}))
     scene.broker.write_input("src", 0, "a")
     record = before(scene, spec())
@@ -42,9 +45,9 @@ def ends_of(scene: Scene, ledger: ModelLedger) -> UnfinishedEnds:
 
 
 def left_open_beside(unsigned: frozenset[str]) -> EndTxnAnswer | None:
-    """End what an earlier attempt left open; nobody names it, and the ledger has no run of it.
+    """End what an earlier attempt left open; no record names it, and the ledger has none of its run.
 
-    :param unsigned: what the ledger's view says of records that lack only a signature.
+    :param unsigned: keys of ledger records that lack only a signature, as in the ledger's view.
     """
     scene = Scene(ModelBroker({"src": 1, "out": 1}))
     name = keys.transactional_id(spec())
@@ -66,14 +69,14 @@ def left_open_beside(unsigned: frozenset[str]) -> EndTxnAnswer | None:
 
 
 def test_a_record_that_is_not_signed_may_be_the_commit() -> None:
-    """It is not evidence of one, and no evidence against it: nothing is aborted that may be committed."""
+    """It proves neither commit nor abort: what may be committed is not aborted."""
     assert left_open_beside(frozenset()) is EndTxnAnswer.ENDED
     with pytest.raises(OutcomeUnknown, match="nothing tells whether it was committed"):
         left_open_beside(frozenset({"run:run/pipe/r1"}))
 
 
 def test_the_open_transaction_of_a_newer_attempt_fences() -> None:
-    """Its records and its ledger record stand there, undecided: the older attempt is fenced, no more."""
+    """Its output and its ledger record are undecided: the older attempt is fenced, and ends nothing."""
     scene = Scene(ModelBroker({"src": 1, "out": 1}))
     scene.broker.write_input("src", 0, "a")
     record = before(scene, spec())
@@ -88,3 +91,34 @@ def test_the_open_transaction_of_a_newer_attempt_fences() -> None:
     ends = ends_of(scene, ModelLedger(inline, scene.broker))
     assert ends.end(older, [OUT]) is EndTxnAnswer.FENCED
     assert scene.broker.end_transaction(newer, commit=True) is None
+
+
+@pytest.mark.parametrize("commits", [True, False], ids=["committed", "aborted"])
+def test_pending_offsets_of_a_run_that_died_end_as_its_transaction_did(
+    monkeypatch: pytest.MonkeyPatch, *, commits: bool
+) -> None:
+    """Nobody led their partition when the coordinator wrote its markers, and it has forgotten them."""
+    scene = Scene(ModelBroker({"src": 1, "out": 1}))
+    broker, source = scene.broker, TopicPartition("src", 0)
+    broker.write_input("src", 0, "a")
+    before(scene, spec("r0"))
+    broker.write_input("src", 0, "b")
+
+    def dies(*_: Any, **__: Any) -> None:
+        raise Died
+
+    with monkeypatch.context() as patch:
+        patch.setattr(*((Visibility, "wait") if commits else (Kill, "take_turn")), dies)
+        with pytest.raises(Died):
+            before(scene, spec("r1"))
+    broker.away.add(OFFSETS)
+    if not commits:
+        broker.init_producer(keys.transactional_id(spec("r1")))
+    broker.settle()
+    broker.away.clear()
+    assert broker.has_pending("group", [source])
+
+    assert before(scene, spec("r2")).records_read == (0 if commits else 1)
+    assert not broker.has_pending("group", [source])
+    assert broker.groups["group"][source].offset == 2
+    assert scene._visible("out") == ["a", "b"]

@@ -1,18 +1,27 @@
-"""A plan that is refused because a newer attempt has committed meanwhile: the real protocol on a model."""
+"""Plans that are refused because a newer attempt has committed meanwhile: the real protocol on a model."""
 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from airflow_eos.exceptions import CursorMoved, OffsetsOutOfRange, RunFenced, TopicRecreated
+from airflow_eos.exceptions import (
+    CursorMoved,
+    GroupNotEmpty,
+    LedgerReplaced,
+    OffsetsOutOfRange,
+    RunFenced,
+    TopicRecreated,
+)
 from airflow_eos.model.kafka import CommittedOffset
 from airflow_eos.model.ranges import Explicit, OffsetRange, TopicPartition
+from airflow_eos.model.table import PublishedRuns
 from airflow_eos.run.table_steps import TableSteps
-from tests.protocol.model.broker import ModelBroker
+from tests.protocol.model.broker import LEDGER, ModelBroker
 from tests.protocol.model.explorer import Died
 from tests.protocol.model.ports import ModelCluster, ModelData, ModelTransactions
 from tests.protocol.model.scenes import Scene, before, spec
@@ -21,7 +30,7 @@ from tests.protocol.model.table_scenes import spec as table_spec
 
 
 def a_scene() -> Scene:
-    """A source of which a first run has read all, and more that nobody has read."""
+    """A source of which a first run has read all, and more records that no run has read."""
     broker = ModelBroker({"src": 1, "out": 1})
     broker.write_input("src", 0, "a")
     scene = Scene(broker)
@@ -31,7 +40,7 @@ def a_scene() -> Scene:
 
 
 def between_the_two_reads(monkeypatch: pytest.MonkeyPatch, act: Any) -> None:
-    """Act once, when a plan has read the group's offsets and not yet the ledger's cursor."""
+    """Act once, after a plan has read the group's offsets and before it reads the ledger's cursor."""
     read, pending = ModelCluster.committed, [act]
 
     def committed(self: ModelCluster, *arguments: Any, **options: Any) -> Any:
@@ -44,7 +53,7 @@ def between_the_two_reads(monkeypatch: pytest.MonkeyPatch, act: Any) -> None:
 
 
 def test_a_plan_that_a_newer_run_has_overtaken_is_fenced_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fenced is retried; a moved cursor would fail the task for good, and nobody has moved it."""
+    """RunFenced is retried; CursorMoved would fail the task for good, though nobody moved the cursor."""
     scene = a_scene()
     between_the_two_reads(monkeypatch, lambda: before(scene, spec("r2")))
     with pytest.raises(RunFenced, match="newer attempt"):
@@ -54,14 +63,14 @@ def test_a_plan_that_a_newer_run_has_overtaken_is_fenced_not_refused(monkeypatch
 
 
 def test_a_plan_that_its_own_retry_has_overtaken_finds_the_commit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The work is done: that is a success."""
+    """The work is done, so the result is a success."""
     scene = a_scene()
     between_the_two_reads(monkeypatch, lambda: before(scene, spec("r1", try_number=2)))
     assert before(scene, spec("r1")).found
 
 
 def test_a_cursor_that_a_stranger_moved_is_refused_by_its_owner() -> None:
-    """Nobody took our epoch: somebody has to look."""
+    """No other run has taken our epoch, so a person must look into it."""
     scene = a_scene()
     where = TopicPartition("src", 0)
     scene.broker.groups["group"][where] = CommittedOffset(0, "")
@@ -70,7 +79,7 @@ def test_a_cursor_that_a_stranger_moved_is_refused_by_its_owner() -> None:
 
 
 def before_the_second_epoch(monkeypatch: pytest.MonkeyPatch, act: Any) -> None:
-    """Act once, when a run has proved its first epoch and not yet taken the second one."""
+    """Act once, after a run has proved its first epoch and before it takes the second one."""
     fence, fenced = ModelTransactions.fence, []
 
     def take(self: ModelTransactions, transactional_id: str) -> Any:
@@ -83,7 +92,7 @@ def before_the_second_epoch(monkeypatch: pytest.MonkeyPatch, act: Any) -> None:
 
 
 def test_a_run_between_two_epochs_of_another_has_that_planned_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first epoch lost its sealed batches; a moved cursor would fail the task for good."""
+    """The first epoch lost its sealed batches; CursorMoved would fail the task for good."""
     scene = a_scene()
     before_the_second_epoch(monkeypatch, lambda: before(scene, spec("r2")))
 
@@ -98,7 +107,7 @@ def test_a_run_between_two_epochs_of_another_has_that_planned_anew(monkeypatch: 
 def test_a_run_between_an_intent_and_its_table_has_that_planned_anew(
     monkeypatch: pytest.MonkeyPatch, ends_at: str
 ) -> None:
-    """Each run with a table takes two epochs: the next run may have the cursor between them."""
+    """Each run with a table takes two epochs: the next run may take the cursor between them."""
     scene = TableScene()
     scene.broker.write_input("src", 0, "a")
 
@@ -122,7 +131,7 @@ def test_a_run_between_an_intent_and_its_table_has_that_planned_anew(
 def test_a_topic_that_is_made_again_under_a_plan_is_not_read_by_a_new_one(
     monkeypatch: pytest.MonkeyPatch, seen: str
 ) -> None:
-    """Given offsets name records of the old topic: those of the new one are not what was asked for."""
+    """Given offsets name records of the old topic, not those of the new one."""
     scene = TableScene()
     scene.broker.write_input("src", 0, "a")
     given = table_spec(ranges=Explicit((OffsetRange("src", 0, 0, 1),)))
@@ -146,7 +155,7 @@ def test_a_topic_that_is_made_again_under_a_plan_is_not_read_by_a_new_one(
 
 
 def test_an_intent_that_a_newer_run_pins_meanwhile_is_no_other_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The run is fenced, and retried; as other work under its name it would fail for good."""
+    """The run is fenced and retried; DifferentWork would fail it for good."""
     scene = TableScene()
     scene.broker.write_input("src", 0, "a")
 
@@ -163,3 +172,88 @@ def test_an_intent_that_a_newer_run_pins_meanwhile_is_no_other_work(monkeypatch:
         before(scene, table_spec("r1"))
     before(scene, table_spec("r1", try_number=2))
     assert scene.table.rows == ["a"]
+
+
+@pytest.mark.parametrize("moment", ["the fence", "the seal"])
+def test_a_ledger_that_is_made_again_under_an_attempt_gets_no_record(
+    monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """Behind the fence nothing is read for it; what was sealed by then is not committed."""
+    scene = a_scene()
+    sealed: list[str] = []
+    fence, seal = ModelTransactions.fence, ModelData.seal
+
+    def made_again() -> None:
+        scene.broker.topics[LEDGER] = replace(scene.broker.topics[LEDGER], topic_id="of another topic")
+
+    def fenced(self: ModelTransactions, transactional_id: str) -> Any:
+        session = fence(self, transactional_id)
+        if moment == "the fence":
+            made_again()
+        return session
+
+    def seals(self: ModelData, *arguments: Any) -> Any:
+        sealed.append(moment)
+        if moment == "the seal":
+            made_again()
+        return seal(self, *arguments)
+
+    monkeypatch.setattr(ModelTransactions, "fence", fenced)
+    monkeypatch.setattr(ModelData, "seal", seals)
+    with pytest.raises(LedgerReplaced, match="of another topic"):
+        before(scene, spec("r1"))
+    assert sealed == (["the seal"] if moment == "the seal" else [])
+    scene.broker.settle()
+    assert scene._visible("out") == ["a"]
+
+
+def another_source(scene: Scene) -> None:
+    scene.broker.topics["src"] = replace(scene.broker.topics["src"], topic_id="another")
+
+
+def moved_by_a_stranger(scene: Scene) -> None:
+    scene.broker.groups["group"][TopicPartition("src", 0)] = CommittedOffset(0, "")
+
+
+def a_consumer_joined(scene: Scene) -> None:
+    scene.broker.members["group"] = 1
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        (another_source, TopicRecreated),
+        (moved_by_a_stranger, CursorMoved),
+        (a_consumer_joined, GroupNotEmpty),
+    ],
+)
+def test_what_changed_while_the_output_was_written_is_seen_before_its_commit(
+    monkeypatch: pytest.MonkeyPatch, change: Callable[[Scene], None], error: type[Exception]
+) -> None:
+    """The plan was good when it was made."""
+    scene, send = a_scene(), ModelData.send
+
+    def sends(self: ModelData, *arguments: Any) -> Any:
+        change(scene)
+        return send(self, *arguments)
+
+    monkeypatch.setattr(ModelData, "send", sends)
+    with pytest.raises(error):
+        before(scene, spec("r1"))
+    scene.broker.settle()
+    assert scene._visible("out") == ["a"]
+
+
+def test_a_token_is_above_the_tables_where_the_ledger_is_shorter_than_it_was() -> None:
+    """Restored from a copy, its log ends below what earlier runs had: their zombies must stay older."""
+    scene = TableScene()
+    scene.broker.write_input("src", 0, "a")
+    before(scene, table_spec("r1"))
+    known = PublishedRuns.from_json(scene.table.property_text)
+    ((scope, run),) = known.runs.items()
+    later = replace(run, key="run/pipe/lost", token=run.token + 1000)
+    scene.table.property_text = replace(known, runs={scope: later}).to_json()
+    scene.broker.write_input("src", 0, "b")
+    before(scene, table_spec("r2"))
+    assert scene.table.rows == ["a", "b"]
+    assert PublishedRuns.from_json(scene.table.property_text).runs[scope].token == later.token + 1

@@ -1,7 +1,7 @@
-"""Runs whose sink is a table, searched: in all orders, with commits that arrive late or lose their answer.
+"""A search of runs whose sink is a table: in all orders, with commits that are late or lose their answer.
 
-Each protection has its counter-test: without it the search finds rows twice. ``EOS_SEED`` repeats what the
-deeper search of ``make chaos`` drew.
+Each protection has its counter-test: without it the search finds duplicate rows. ``EOS_SEED`` repeats the
+draw of a deeper search by ``make chaos``.
 """
 
 from __future__ import annotations
@@ -40,11 +40,12 @@ def no_final_failure(report: Report) -> bool:
 @pytest.mark.search
 @pytest.mark.parametrize("scene", table_scenes.SCENES, ids=lambda s: s.__name__)
 def test_every_interleaving_with_a_table_is_exactly_once(scene: Make) -> None:
-    """Whoever dies, pauses or is answered late: each input is one row, and the ledger has its run."""
+    """Whatever dies, pauses or is answered late: each input is one row, and the ledger has its run."""
     report = explore(scene, deviations=2, executions=EXECUTIONS)
     print(f"{scene.__name__}: {report.executions} schedules, {report.states} states, {report.outcomes}")
     assert report.counter_example is None, f"\n{report.counter_example}"
     assert report.exhausted or report.executions == EXECUTIONS
+    assert [outcome for outcome in report.outcomes if outcome.endswith(": COMMITTED")]
     assert no_final_failure(report), report.outcomes
 
 
@@ -52,7 +53,7 @@ def test_every_interleaving_with_a_table_is_exactly_once(scene: Make) -> None:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("scene", table_scenes.SCENES, ids=lambda s: s.__name__)
 def test_interleavings_with_a_table_at_random_are_exactly_once(scene: Make) -> None:
-    """With up to three faults or switches, drawn at random beyond the first: other ones with every seed."""
+    """With up to three faults or switches, random ones after the first: each seed draws others."""
     seed = int(os.environ.get("EOS_SEED") or random.randrange(1_000_000))
     print(f"EOS_SEED={seed}")
     report = explore(scene, deviations=3, executions=DEEPER, seed=seed)
@@ -68,24 +69,24 @@ def violation(scene: Make, *, faults: bool = True) -> str:
 
 
 def test_without_the_compare_and_set_two_attempts_publish() -> None:
-    """Each looks, each finds nothing, and the later commit goes on top of the other."""
+    """Both find no earlier commit, and the later one commits on top of the other."""
     assert "duplicated" in violation(partial(table_scenes.twins, compares=False))
 
 
 def test_without_the_token_a_zombie_publishes_beside_its_successor(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is refused for its stale base, looks again, and finds no row of its own."""
+    """Its stale base is refused; it loads the table again, and finds no row of its own."""
     monkeypatch.setattr(publishing, "token_is_stale", lambda *_: False)
     assert "duplicated" in violation(table_scenes.successive)
 
 
 def test_without_the_intent_a_retry_writes_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first attempt died behind its commit to the table: nobody knows whose rows these are."""
+    """The first attempt died after its commit to the table: nothing tells whose rows these are."""
     monkeypatch.setattr(TableSteps, "intent_of_others", lambda *_: None)
     assert "duplicated" in violation(partial(table_scenes.twins))
 
 
 def test_without_the_letters_in_the_intent_they_are_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The attempt that processed the record died behind its commit to the table."""
+    """The attempt that processed the record died after its commit to the table."""
     intent = TableSteps.intent
 
     def without_letters(self: TableSteps, *arguments: Any) -> Any:
@@ -96,20 +97,20 @@ def test_without_the_letters_in_the_intent_they_are_lost(monkeypatch: pytest.Mon
 
 
 def test_without_the_rule_of_bars_a_reprocessing_removes_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever settles the INTENT of a dead reprocessing takes the rows out: none are left to replace."""
+    """The one that settles the INTENT of a dead reprocessing removes the rows: none are left to replace."""
     monkeypatch.setattr(publishing, "rows_taken_out", lambda claim, _: claim.replaces)
     assert "TableRewritten" in violation(table_scenes.replaced)
 
 
 def test_without_the_replacement_in_the_commit_both_rows_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reprocessing appends alone."""
+    """The reprocessing only appends."""
     monkeypatch.setattr(publishing, "rows_taken_out", lambda *_: ())
     assert "duplicated" in violation(table_scenes.replaced, faults=False)
 
 
 @pytest.mark.search
 def test_an_intent_that_is_taken_back_without_a_bar_is_published(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its attempt sleeps in front of the table, wakes when the next one has read the same records."""
+    """Its attempt pauses before the table commit and resumes when the next one has read the same records."""
 
     def settle(self: Publisher, claim: Any) -> Any:
         return published_by(self.table.load(), claim)
@@ -121,7 +122,7 @@ def test_an_intent_that_is_taken_back_without_a_bar_is_published(monkeypatch: py
 def test_a_claim_that_the_property_no_longer_names_is_asked_of_the_ledger(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A zombie of an interval wakes when its run is committed, and others have tidied the property up."""
+    """A zombie of an interval wakes up after its run is committed and its claim was removed as obsolete."""
     committed = TableSteps._committed
 
     def but_for_its_own(self: TableSteps, run_keys: Any) -> frozenset[str]:
@@ -132,7 +133,7 @@ def test_a_claim_that_the_property_no_longer_names_is_asked_of_the_ledger(
 
 
 def test_the_log_counts_the_rows_that_are_sealed_for_a_table(caplog: pytest.LogCaptureFixture) -> None:
-    """Not records for partitions: a topic gets none."""
+    """It does not count records for partitions: no topic gets any."""
     with caplog.at_level(logging.INFO, logger="airflow_eos.run.protocol"):
         explore(table_scenes.twins, deviations=0, executions=1)
     sealed = [text for text in caplog.messages if text.startswith("sealed")]

@@ -1,4 +1,4 @@
-"""What somebody without a mouse, or without sight, gets of a page that a browser shows."""
+"""Accessibility of a page in a browser: keyboard navigation, accessible names, contrast."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAMED = {
     "navigation",
     "list",
 }
-"""Roles that say nothing without a name."""
+"""Roles that need an accessible name."""
 
 _MARK = """
 const all = [...document.querySelectorAll('a[href], button, input, select, summary, [tabindex]')];
@@ -68,9 +68,9 @@ return { texts, found };
 
 
 def reached_by_tab(seen: Browser) -> tuple[list[str], list[str]]:
-    """Press Tab through a page.
+    """Tab through a page.
 
-    :returns: what can be used there, in order, and what of it is not reached in that order, visibly.
+    :returns: the focusable elements in order, and those not reached in that order with a visible focus.
     """
     there = seen.run(_MARK)
     wrong = []
@@ -83,7 +83,7 @@ def reached_by_tab(seen: Browser) -> tuple[list[str], list[str]]:
 
 
 def names(seen: Browser) -> list[tuple[str, str]]:
-    """Return role and name of all that a screen reader tells, where the role needs a name."""
+    """Return role and name of all elements for screen readers whose role needs a name."""
     tree: list[dict[str, Any]] = seen.tell("Accessibility.getFullAXTree")["nodes"]
     told = [one for one in tree if not one["ignored"]]
     pairs = [(one["role"]["value"], one.get("name", {}).get("value", "").strip()) for one in told]
@@ -91,6 +91,6 @@ def names(seen: Browser) -> list[tuple[str, str]]:
 
 
 def faint(seen: Browser) -> tuple[int, list[str]]:
-    """Return how many texts a page shows, and those with a contrast below 4.5 against what is behind them."""
+    """Return the number of texts on a page, and those with a contrast below 4.5 to their background."""
     found = seen.run(_FAINT)
     return found["texts"], found["found"]

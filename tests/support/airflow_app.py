@@ -1,4 +1,4 @@
-"""Airflow's own API server, in this process: its routes, its middlewares, its users; and what plugins mount.
+"""Airflow's own API server in this process, with its routes, middlewares and users, and the plugins' apps.
 
 Import it before Airflow.
 """
@@ -21,10 +21,10 @@ CONNECTION = "eos_page"
 
 @contextmanager
 def airflow_app(kafka: Mapping[str, Any], *, ledger: str = "", dags: tuple[str, ...] = ()) -> Iterator[Any]:
-    """Give a client of an Airflow whose pages look at a ledger.
+    """Yield a client of an Airflow whose pages show a ledger.
 
     :param kafka: client configuration of the pages' connection.
-    :param dags: those that Airflow knows.
+    :param dags: ids of the Dags that Airflow knows.
     """
     settings = {
         f"AIRFLOW_CONN_{CONNECTION.upper()}": json.dumps({"conn_type": "kafka", "extra": dict(kafka)}),
@@ -58,7 +58,7 @@ def airflow_app(kafka: Mapping[str, Any], *, ledger: str = "", dags: tuple[str, 
 
 
 def _forget_plugins() -> None:
-    """Let Airflow ask its plugins again: with other settings they have other pages."""
+    """Make Airflow reload its plugins: with other settings they have other pages."""
     from airflow import plugins_manager
 
     if hasattr(plugins_manager, "_get_plugins"):
@@ -72,7 +72,7 @@ def _forget_plugins() -> None:
 
 @contextmanager
 def served(app: Any) -> Iterator[str]:
-    """Serve an application on loopback, for a browser; give its address."""
+    """Serve an application on loopback, for a browser; yield its address."""
     import uvicorn
 
     server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, lifespan="off", log_level="error"))
@@ -88,12 +88,12 @@ def served(app: Any) -> Iterator[str]:
 
 
 def password(name: str) -> str:
-    """Return the password that Airflow made for a user."""
+    """Return the password that Airflow generated for a user."""
     return str(json.loads((HOME / "simple_auth_manager_passwords.json.generated").read_text())[name])
 
 
 def token(name: str, role: str | None = "viewer") -> str:
-    """Return the token of a user."""
+    """Return a token for a user."""
     from airflow.api_fastapi.app import get_auth_manager
     from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
 

@@ -1,4 +1,4 @@
-"""An Airflow of the test session's own: everything Airflow writes goes to a temporary folder.
+"""An Airflow home for the test session: everything Airflow writes goes to a temporary folder.
 
 Import it before Airflow: Airflow reads its home once per process.
 """
@@ -20,7 +20,7 @@ if "airflow" in sys.modules:
 HOME = Path(tempfile.mkdtemp(prefix="airflow-eos-test-home-"))
 atexit.register(shutil.rmtree, HOME, ignore_errors=True)
 
-# Those of the test equipment say which kind of session is under test.
+# Keep the test equipment's variables: they select the kind of session under test.
 for name in [key for key in os.environ if key.startswith("AIRFLOW") and "_EOS_TEST_" not in key]:
     del os.environ[name]
 os.environ.update(

@@ -1,4 +1,4 @@
-"""The parser of ``airflow eos``, without the other commands of Airflow."""
+"""The parser of ``airflow eos``, without Airflow's other commands."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from airflow_eos.cli.airflow_commands import get_eos_cli_commands
 
 
 def get_parser() -> argparse.ArgumentParser:
-    """Return it."""
+    """Return the parser."""
     parser: argparse.ArgumentParser = DefaultHelpParser(prog="airflow", formatter_class=AirflowHelpFormatter)
     subparsers = parser.add_subparsers(dest="subcommand", metavar="GROUP_OR_COMMAND")
     for group in get_eos_cli_commands():

@@ -16,11 +16,11 @@ from airflow_eos.operators.task_identity import resolve_ranges
 def ranges_of(
     schedule: Any, duration: Any = None, *, timezone: str = "UTC", key: str | None = None, **dag_run: Any
 ) -> RangeMode:
-    """Return the ranges that ``"data_interval"`` means in a Dag run, as its task resolves them.
+    """Return the ranges that a task resolves from ``"data_interval"`` in a Dag run.
 
-    :param timezone: of the Dag.
+    :param timezone: time zone of the Dag.
     :param key: the partition key; None: the run has a data interval.
-    :param dag_run: what else it has, such as ``partition_date``, aware, or ``data_interval_start``.
+    :param dag_run: its other fields, such as ``partition_date``, aware, or ``data_interval_start``.
     """
     dag = DAG("d", schedule=schedule, start_date=pendulum.datetime(2000, 1, 1, tz=timezone))
     fields = {

@@ -8,11 +8,11 @@ from typing import Any
 from airflow_eos.operators.failure_record import FAILURE_KEY, FailureRecord
 
 RECENT = dt.datetime(2026, 11, 20, 22, tzinfo=dt.timezone.utc)
-"""When attempts start that say nothing else."""
+"""Default start of attempts."""
 
 
 def dag_known(dag_id: str) -> None:
-    """Let Airflow know a Dag."""
+    """Register a Dag with Airflow."""
     from airflow.models.dag import DagModel
     from airflow.models.dagbundle import DagBundleModel
     from airflow.utils.session import create_session
@@ -38,10 +38,10 @@ def attempted(
     max_tries: int = 2,
     operator: str = "ReadProcessWriteOperator",
 ) -> None:
-    """Write a task instance, with its Dag run unless that is there.
+    """Write a task instance, and its Dag run unless it exists.
 
-    :param failure: its XCom.
-    :param fields: its rendered fields, beside the group ``"<dag_id>-group"``; stored where it has started.
+    :param failure: value of its failure XCom.
+    :param fields: rendered fields besides the group ``"<dag_id>-group"``; stored if it has started.
     """
     from airflow.models.dagrun import DagRun
     from airflow.models.xcom import XComModel
@@ -85,7 +85,7 @@ def attempted(
 
 
 def forget_attempts() -> None:
-    """Delete all Dag runs, with all that belongs to them."""
+    """Delete all Dag runs, with everything that belongs to them."""
     from airflow.models.dagrun import DagRun
     from airflow.models.renderedtifields import RenderedTaskInstanceFields
     from airflow.models.taskinstance import TaskInstance

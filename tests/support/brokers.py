@@ -1,4 +1,4 @@
-"""What the broker layer's integration tests share: settings, foreign writers and polling."""
+"""Helpers of the broker layer's integration tests: settings, foreign writers and polling."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ QUIET = {"log_level": 0}
 
 
 def unique(prefix):
-    """A name nobody else uses on the shared broker."""
+    """Return a unique name on the shared broker."""
     return f"{prefix}-{uuid.uuid4().hex[:8]}"
 
 
@@ -33,7 +33,7 @@ def tp(topic, partition=0):
 
 
 def make_ledger(config, link=None, partitions=1, name=None):
-    """A ledger topic of its own."""
+    """Create a new ledger topic, and return its ledger."""
     settings = LedgerSettings(topic=name or unique("ledger"), partitions=partitions, replication_factor=1)
     ledger = KafkaLedger(link or Link(config), settings)
     ledger.create()
@@ -54,7 +54,7 @@ def make_transactions(config, ledger, link=None, **settings):
 
 @contextmanager
 def foreign_transaction(config, topic, *records, partition=0):
-    """Another pipeline's open transaction with these (key, value) records, to be ended by its producer."""
+    """Yield the producer of an open foreign transaction with these (key, value) records."""
     producer = confluent_kafka.Producer(
         {**config, **QUIET, "transactional.id": unique("foreign"), "linger.ms": 0}
     )
@@ -65,7 +65,7 @@ def foreign_transaction(config, topic, *records, partition=0):
 
 
 def assert_hidden(secret, error, caplog):
-    """Neither an error, with what caused it, nor a line logged so far holds the secret."""
+    """Assert that neither the error with its causes nor the log so far contains the secret."""
     for said in (repr(error), "".join(traceback.format_exception(error)), caplog.text):
         assert secret not in said
 

@@ -1,4 +1,4 @@
-"""A real browser without a window, driven by the WebDriver protocol: Chromium with its chromedriver."""
+"""A real headless browser, driven by the WebDriver protocol: Chromium with its chromedriver."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _PATIENCE = 30.0
 
 
 def with_browser(test: Callable[..., Any]) -> Callable[..., Any]:
-    """Mark a test that needs a browser: without one it is skipped; in continuous integration it fails.
+    """Mark a test that needs a browser: without one it is skipped, or fails in continuous integration.
 
-    ``CI`` in the environment says which of both this is; ``.ci/run`` sets it.
+    The environment variable ``CI`` makes the difference; ``.ci/run`` sets it.
     """
     if not _NOT_FOUND:
         return test
@@ -40,7 +40,7 @@ def with_browser(test: Callable[..., Any]) -> Callable[..., Any]:
     def fails() -> None:
         pytest.fail(f"{MISSING}; where CI is set it is no reason to skip", pytrace=False)
 
-    del fails.__wrapped__  # type: ignore[attr-defined] - no fixture is set up for it
+    del fails.__wrapped__  # type: ignore[attr-defined] - or pytest would set up its fixtures
     return fails
 
 
@@ -59,66 +59,66 @@ class Browser:
 
     @property
     def address(self) -> str:
-        """Of the window, whichever frame is looked at."""
+        """Address of the window, whichever frame is selected."""
         return str(_send("GET", f"{self._session}/url"))
 
     def run(self, script: str) -> Any:
-        """Return what a script returns."""
+        """Run a script and return its result."""
         return _send("POST", f"{self._session}/execute/sync", {"script": script, "args": []})
 
     def find(self, selector: str) -> str:
-        """Return the first element of a CSS selector, as soon as there is one."""
+        """Return the first element that matches a CSS selector, once there is one."""
         body = {"using": "css selector", "value": selector}
         return self.soon(lambda: _send("POST", f"{self._session}/element", body)[_ELEMENT])
 
     def text(self, selector: str) -> str:
-        """Return the text of an element, as it is seen."""
+        """Return the visible text of an element."""
         return str(_send("GET", f"{self._session}/element/{self.find(selector)}/text"))
 
     def click(self, selector: str) -> None:
-        """Press an element."""
+        """Click an element."""
         _send("POST", f"{self._session}/element/{self.find(selector)}/click", {})
 
     def write(self, selector: str, text: str) -> None:
-        """Write into a field."""
+        """Type into a field."""
         _send("POST", f"{self._session}/element/{self.find(selector)}/value", {"text": text})
 
     def into(self, selector: str) -> None:
-        """Look into a frame."""
+        """Select a frame."""
         frame = {_ELEMENT: self.find(selector)}
         _send("POST", f"{self._session}/frame", {"id": frame})
 
     def out(self) -> None:
-        """Look at the whole window again."""
+        """Select the whole window again."""
         _send("POST", f"{self._session}/frame", {"id": None})
 
     def prefer(self, scheme: str) -> None:
-        """Let the system be ``light`` or ``dark``."""
+        """Emulate the system's colour scheme, ``light`` or ``dark``."""
         wanted = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
         self.tell("Emulation.setEmulatedMedia", wanted)
 
     def resize(self, width: int, height: int) -> None:
-        """Give the page so many pixels."""
+        """Set the size of the page in pixels."""
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         self.tell("Emulation.setDeviceMetricsOverride", size)
 
     def picture(self) -> bytes:
-        """Return what is seen now, as PNG."""
+        """Return a screenshot as PNG."""
         return base64.b64decode(self.tell("Page.captureScreenshot", {"format": "png"})["data"])
 
     def press(self, key: str) -> None:
-        """Press a key, and let it go."""
+        """Press and release a key."""
         keys = [{"type": kind, "value": key} for kind in ("keyDown", "keyUp")]
         body = {"actions": [{"type": "key", "id": "keyboard", "actions": keys}]}
         _send("POST", f"{self._session}/actions", body)
 
     def tell(self, command: str, params: Mapping[str, Any] | None = None) -> Any:
-        """Return the answer to a command of Chrome's own protocol."""
+        """Send a command of Chrome's DevTools protocol and return the answer."""
         body = {"cmd": command, "params": dict(params or {})}
         return _send("POST", f"{self._session}/goog/cdp/execute", body)
 
     def soon(self, look: Callable[[], Any]) -> Any:
-        """Return the first answer that is one; what fails is tried again."""
+        """Poll until ``look`` returns a truthy value, and return it; failing requests are repeated."""
         deadline = time.monotonic() + _PATIENCE
         while True:
             try:
@@ -134,7 +134,7 @@ class Browser:
 
 @contextmanager
 def browser() -> Iterator[Browser]:
-    """Start a browser, and end it."""
+    """Start a browser for the duration of the block."""
     assert DRIVER is not None, MISSING
     (port,) = free_ports(1)
     driver = subprocess.Popen(
@@ -152,7 +152,7 @@ def browser() -> Iterator[Browser]:
                 session = f"{root}/session/{made['sessionId']}"
             except urllib.error.HTTPError:
                 raise
-            except OSError:  # it does not listen yet
+            except OSError:  # the driver does not listen yet
                 assert time.monotonic() < deadline
                 time.sleep(0.1)
         try:

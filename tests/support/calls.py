@@ -1,4 +1,4 @@
-"""Counts what a function does, where its seconds would depend on the host."""
+"""Counts a function's calls, for tests whose timing would depend on the host."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 def with_calls(function: Callable[[], T]) -> tuple[T, int]:
-    """Return the function's result, and the number of Python functions that this thread called for it."""
+    """Return the function's result, and the number of Python calls in this thread meanwhile."""
     calls = 0
 
     def count(_frame: object, event: str, _argument: object) -> None:

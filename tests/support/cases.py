@@ -1,4 +1,4 @@
-"""Cases of one law: the first ones stand in ``make test``, the others repeat it in ``make chaos``."""
+"""Splits the cases of a test: the first ones run in ``make test``, the others in ``make chaos``."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import pytest
 
 
 def rest_in_chaos(kept: int, cases: Iterable[object]) -> list[object]:
-    """Return cases for ``parametrize``, those behind the first ones marked.
+    """Return cases for ``parametrize``, all after the first ones marked with ``chaos``.
 
-    :param kept: how many cases ``make test`` has.
+    :param kept: number of cases in ``make test``.
     :param cases: arguments of each case: a tuple of several, or one value.
     """
     every = list(cases)

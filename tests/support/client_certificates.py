@@ -1,4 +1,4 @@
-"""Client certificates, and a cluster that asks for them."""
+"""Client certificates, and a cluster that requires them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _HOUR = dt.timedelta(hours=1)
 
 
 class Authority:
-    """Signs certificates of clients; its own is ``<name>.pem``."""
+    """Signs client certificates; its own certificate is ``<name>.pem``."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self._folder, self._name, self._key = folder, name, ec.generate_private_key(ec.SECP256R1())
@@ -63,12 +63,12 @@ def _named(name):
 
 @dataclass(frozen=True)
 class MutualTls(Security):
-    """Brokers take clients of one authority only; the cluster's own client is one of them."""
+    """Makes brokers accept only clients of one authority; the cluster's own client is one of them."""
 
     authority: Authority | None = None
 
     def broker_settings(self, certificates):
-        """As :class:`Security`, and the authority of the clients."""
+        """Return the settings of :class:`Security`, and the clients' authority."""
         listener = "listener.name.client.ssl"
         return {
             **super().broker_settings(certificates),
@@ -78,7 +78,7 @@ class MutualTls(Security):
         }
 
     def client_settings(self, certificates, user="", password=""):
-        """As :class:`Security`, with a certificate."""
+        """Return the settings of :class:`Security`, with a certificate."""
         return {**super().client_settings(certificates, user, password), **self.authority.client("trusted")}
 
 

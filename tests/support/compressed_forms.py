@@ -17,19 +17,19 @@ _SKIPPABLE = struct.pack("<II", 0x184D2A53, 5) + b"notes"  # the same in zstd an
 
 
 def xerial_blocks(data: bytes, block: int = 32_768) -> bytes:
-    """Length-prefixed raw snappy blocks, without the header."""
+    """Return length-prefixed raw snappy blocks, without the header."""
     codec = pa.Codec("snappy")
     parts = [codec.compress(data[at : at + block], asbytes=True) for at in range(0, len(data), block)]
     return b"".join(struct.pack(">i", len(part)) + part for part in parts)
 
 
 def xerial(data: bytes, block: int = 32_768) -> bytes:
-    """As snappy-java: a header, then blocks."""
+    """Return data in snappy-java's format: a header, then blocks."""
     return XERIAL_HEADER + xerial_blocks(data, block)
 
 
 def gzip_with(data: bytes, flags: int, fields: bytes, crc: bytes = b"") -> bytes:
-    """One member with optional fields in its header."""
+    """Return one gzip member with optional fields in its header."""
     header = b"\x1f\x8b\x08" + bytes([flags]) + bytes(6) + fields
     if flags & 2 and not crc:
         crc = struct.pack("<H", zlib.crc32(header) & 0xFFFF)
@@ -39,12 +39,12 @@ def gzip_with(data: bytes, flags: int, fields: bytes, crc: bytes = b"") -> bytes
 
 
 def joined(compress: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
-    """Two halves, each compressed, after one another."""
+    """Return a function that concatenates two halves, each compressed."""
     return lambda data: compress(data[: len(data) // 2]) + compress(data[len(data) // 2 :])
 
 
 def behind(compress: Callable[[bytes], bytes], padding: bytes) -> Callable[[bytes], bytes]:
-    """Compressed data with something behind it."""
+    """Return a function that appends padding to the compressed data."""
     return lambda data: compress(data) + padding
 
 
@@ -158,4 +158,4 @@ ODD_FORMS: dict[str, tuple[Codec, Callable[[bytes], bytes]]] = {
         lambda data: _zstd(data[:9]) + _SKIPPABLE + _zstd(data[9:]),
     ),
 }
-"""By description: the codec, and a function that compresses a record section."""
+"""Codec and function that compresses a record section, by description."""

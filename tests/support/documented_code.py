@@ -1,4 +1,4 @@
-"""The Python of the documents: blocks that name a file are excerpts of it, the others are run."""
+"""Python blocks of the documentation: those that name a file are excerpts of it, the others are run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _TRANSLATED = ("README.ko.md", "docs/ko/")  # another test compares their code w
 
 
 def blocks() -> dict[str, str]:
-    """Return the blocks by page and first line of code that is no import."""
+    """Return the blocks by page and first line of code that is not an import."""
     named: dict[str, str] = {}
     for page in PAGES:
         name = str(page.relative_to(ROOT))
@@ -32,7 +32,7 @@ def blocks() -> dict[str, str]:
 
 
 def operators() -> dict[str, str]:
-    """Return the blocks that make operators outside of a Dag."""
+    """Return the blocks that create operators outside a Dag."""
     return {key: block for key, block in blocks().items() if re.search(r": \w+Operator[.(]", key)}
 
 
@@ -57,4 +57,4 @@ ELSEWHERE = {
     "docs/tutorial-tables.md: # hold.py: commits to tables of the catalog wait until this ends": _TUTORIAL,
     "docs/tutorial-tables.md: # query.py: what DuckDB finds in the table": _TUTORIAL,
 }
-"""Whole Dags and scripts, and what runs them."""
+"""Whole Dags and scripts, and the file that runs each."""

@@ -1,4 +1,4 @@
-"""Offsets of a consumer group, committed as a consumer that knows nothing of cursors does."""
+"""Commits offsets of a consumer group, as a consumer unaware of cursors does."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MOVING = (
 
 
 def with_coordinator(ask: Callable[[], T]) -> T:
-    """Ask until the group has a coordinator: it has none before the first group of all is looked for."""
+    """Retry until the group has a coordinator: there is none before the cluster's first group look-up."""
     deadline = time.monotonic() + 30
     while True:
         try:

@@ -1,4 +1,4 @@
-"""A history of runs that a test puts in by hand: no broker is asked."""
+"""A run history that a test fills by hand, without a broker."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RUN = run_record()
 
 
 class HandReader:
-    """Yields what a test puts in."""
+    """A ledger reader that yields the changes a test has added."""
 
     def __init__(self) -> None:
         self.coming: list[LedgerChange] = []
@@ -48,22 +48,22 @@ class HandReader:
         return key
 
     def look(self) -> bool:
-        """Nothing that was read is invalid."""
+        """Return that nothing read so far became invalid."""
         return False
 
     def start_over(self) -> None:
-        """Yield everything again."""
+        """Make the next read yield everything again."""
         self.starts += 1
         self.coming = list(self.everything)
 
     def changes(self) -> Iterator[LedgerChange]:
-        """Yield what has come since the last time."""
+        """Return the changes since the last call."""
         coming, self.coming = self.coming, []
         return iter(coming)
 
 
 def history_by_hand(reader: HandReader, **bounds: Any) -> RunHistory:
-    """Return a history that reads from there."""
+    """Return a history that uses the reader."""
     history = RunHistory(Deployment({"bootstrap.servers": "broker:1"}), **bounds)
     history.reader, history._verified = reader, True  # type: ignore[assignment]
     return history

@@ -1,4 +1,4 @@
-"""A ledger partition written by hand, and read by Fetch answers that are cut as brokers cut them."""
+"""A hand-written ledger partition, and Fetch answers that are cut as brokers cut them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.support.record_batches import ABORT, TRANSACTIONAL, Record, marker, w
 
 
 class HandWrittenLog:
-    """A partition written by hand: batches, and the aborted transactions a broker would report."""
+    """A hand-written partition: batches, and the aborted transactions that a broker would report."""
 
     def __init__(self):
         self.batches = []
@@ -17,7 +17,7 @@ class HandWrittenLog:
         self.aborted = []  # (producer id, first offset, offset of the marker)
 
     def write(self, producer, *rows):
-        """Records of a producer's transaction; of none where it is None."""
+        """Append records in a producer's transaction; outside any if ``producer`` is None."""
         offset = self.end
         if producer is not None:
             self.first.setdefault(producer, offset)
@@ -46,7 +46,7 @@ class HandWrittenLog:
         return min(self.first.values(), default=self.end)
 
     def answers(self, start, end, isolation, sizes):
-        """Fetch answers of so many batches each, with nearly all of the next one, as brokers cut it."""
+        """Yield Fetch answers of ``sizes`` batches each, plus a truncated next one, as brokers cut it."""
         found = list(iter_batches(b"".join(self.batches), "ledger", 0))
         found = [b for b in found if b.header.next_offset > start and b.header.base_offset < end]
         position, at = start, 0
@@ -58,7 +58,7 @@ class HandWrittenLog:
             data = b"".join(bytes(batch.data) for batch in page)
             data += bytes(found[at].data)[:-1] if at < len(found) else b""
             following = page[-1].header.next_offset
-            # As a broker reports: transactions whose marker is not below the position, begun below the end.
+            # As a broker reports: transactions begun below the end, with a marker not below the position.
             aborted = tuple((p, f) for p, f, m in self.aborted if m >= position and f < following)
             yield FetchedAnswer(
                 position,

@@ -1,4 +1,4 @@
-"""What a client does that is not ours: bytes as they are, settings of topics."""
+"""Requests of a foreign client: raw record batches."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from airflow_eos.wire.connection import BrokerConnections
 
 
 def produce_bytes(config: ClientConfig, tp: TopicPartition, batch: bytes) -> None:
-    """Write a record batch outside of any transaction; the broker must take it."""
+    """Write a record batch outside any transaction; the broker must accept it."""
     topic = ProduceRequest.TopicProduceData
     request = ProduceRequest(
         transactional_id=None,

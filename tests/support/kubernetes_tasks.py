@@ -1,4 +1,4 @@
-"""Tries of a task that submits to a Kubernetes in a box."""
+"""Tries of a task that submits to an embedded Kubernetes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.yarn_tasks import YarnTask
 
 
 class KubernetesTask(YarnTask):
-    """As its base; the driver is a pod, and the application's file is uploaded to a folder."""
+    """A task whose driver is a pod, and whose application file is uploaded to a folder."""
 
     @classmethod
     def on_kubernetes(

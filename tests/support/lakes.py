@@ -1,4 +1,4 @@
-"""A table of each kind that a run can append to, in files: made, changed and read without this package."""
+"""File-based tables of each kind that a run can append to: created, changed and read without this package."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("name",
 
 
 class IcebergLake:
-    """A catalog in SQLite with an empty table ``db.t``; pyiceberg's own, no server."""
+    """An SQLite catalog of pyiceberg, without a server, with an empty table ``db.t``."""
 
     def __init__(self, folder: Path, schema: pa.Schema = SCHEMA) -> None:
         self._schema = schema
@@ -55,11 +55,11 @@ class IcebergLake:
         return self._catalog.load_table("db.t")
 
     def append(self, rows: dict[str, Any]) -> None:
-        """Append as a writer that knows nothing of us."""
+        """Append as a foreign writer."""
         self.table.append(pa.table(rows, schema=self._schema))
 
     def compact(self) -> None:
-        """Put all rows into one new file."""
+        """Rewrite all rows into one new file."""
         table = self.table
         table.overwrite(table.scan().to_arrow())
 
@@ -69,7 +69,7 @@ class IcebergLake:
         return sorted(scan.to_arrow().column(column).to_pylist())
 
     def commits(self) -> int:
-        """Return how many commits the table has had."""
+        """Return the number of the table's commits."""
         return len(self.table.snapshots())
 
 
@@ -83,7 +83,7 @@ class DeltaLake:
 
     @classmethod
     def at(cls, folder: Path) -> DeltaLake:
-        """Return the table that another process has made in a folder."""
+        """Return the table that another process has created in a folder."""
         lake = cls.__new__(cls)
         lake.folder, lake._schema, lake._options = folder, SCHEMA, {}
         return lake
@@ -97,7 +97,7 @@ class DeltaLake:
         shutil.rmtree(self.folder)
 
     def close(self) -> None:
-        """Leave the files."""
+        """Do nothing: the files are kept."""
 
     def sink(self) -> SinkTable:
         return DeltaTable(str(self.folder))
@@ -107,15 +107,15 @@ class DeltaLake:
         return deltalake.DeltaTable(str(self.folder))
 
     def append(self, rows: dict[str, Any]) -> None:
-        """Append as a writer that knows nothing of us."""
+        """Append as a foreign writer."""
         deltalake.write_deltalake(str(self.folder), pa.table(rows, schema=self._schema), mode="append")
 
     def compact(self) -> None:
-        """Put all rows into one new file."""
+        """Rewrite all rows into one new file."""
         self.table.optimize.compact()
 
     def values(self, column: str) -> list[Any]:
-        """Return a column's values, sorted: the log replayed here, the files read by DuckDB."""
+        """Return a column's sorted values: replays the log here, and reads the files with DuckDB."""
         files = [str(self.folder / add["path"]) for add in self.added()]
         if not files:
             return []
@@ -123,15 +123,15 @@ class DeltaLake:
         return [value for (value,) in duckdb.connect().execute(query, [files]).fetchall()]
 
     def commits(self) -> int:
-        """Return how many commits the table has had."""
+        """Return the number of the table's commits."""
         return int(self.table.version()) + 1
 
     def scan(self) -> pa.Table:
-        """Return the rows as deltalake reads them: also of a log that was cleaned up."""
+        """Return the rows as deltalake reads them, even after a log clean-up."""
         return pa.table(self.table.scan().read_all())
 
     def added(self) -> list[dict[str, Any]]:
-        """Return the ``add`` actions that no later one removed, as the log has them."""
+        """Return the log's ``add`` actions that no later action removed."""
         live: dict[str, dict[str, Any]] = {}
         for version in sorted((self.folder / "_delta_log").glob("*.json")):
             for action in map(json.loads, version.read_text().splitlines()):

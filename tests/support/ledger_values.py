@@ -1,4 +1,4 @@
-"""Ledger values by their text."""
+"""Texts of ledger values."""
 
 from __future__ import annotations
 

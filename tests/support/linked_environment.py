@@ -1,4 +1,4 @@
-"""A virtual environment with links to what is installed here: pip would unpack the same again."""
+"""A virtual environment with links to the packages installed here, which spares pip from unpacking them."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from packaging.utils import canonicalize_name
 
 
 def make_linked_environment(folder: Path, wheel: Path, name: str) -> None:
-    """Make an environment that holds a wheel and what it requires, directly or not, and nothing else.
+    """Create an environment with a wheel and its direct and transitive requirements, and nothing else.
 
-    :param folder: where the environment is made.
-    :param wheel: file of the wheel, which pip installs.
+    :param folder: folder of the environment.
+    :param wheel: wheel file, which pip installs.
     :param name: its distribution.
     :raises importlib.metadata.PackageNotFoundError: a requirement is not installed here.
     """
@@ -26,12 +26,12 @@ def make_linked_environment(folder: Path, wheel: Path, name: str) -> None:
     (installed,) = Distribution.discover(name=name, path=[str(site_packages)])
     for required in _required_by(installed):
         _link(required, site_packages)
-    # Fails if a version that is installed here does not meet what the wheel requires.
+    # Fails if a version installed here does not meet the wheel's requirements.
     _run(*pip, "check")
 
 
 def _required_by(root: Distribution) -> list[Distribution]:
-    """Return the distributions of this environment that another one requires, directly or not."""
+    """Return the direct and transitive requirements of a distribution, from this environment."""
     required: dict[str, Distribution] = {}
     waiting = [(root, "")]
     visited = set()
@@ -51,7 +51,7 @@ def _required_by(root: Distribution) -> list[Distribution]:
 
 
 def _link(installed: Distribution, site_packages: Path) -> None:
-    """Link modules, byte code and metadata; scripts would start the interpreter of this environment."""
+    """Link modules, byte code and metadata, but no scripts: they would start this environment's Python."""
     for file in installed.files or ():
         if file.parts[0] == "..":
             continue

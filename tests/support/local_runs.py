@@ -48,7 +48,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Out:
-    """An output record; without a topic it goes to the sink, without a partition where its key says."""
+    """An output record; default topic: the sink; default partition: by its key."""
 
     value: bytes | None
     key: bytes | None = None
@@ -65,7 +65,7 @@ class LocalSealed:
 class LocalDataPlane:
     """Reads, transforms and sends in this process, through the wire layer.
 
-    :cvar batch_bytes: bound of a batch's records; small ones make many batches of few records.
+    :cvar batch_bytes: size limit of a batch's records; a small one makes many batches of few records.
     """
 
     batch_bytes: int | None = None
@@ -75,7 +75,7 @@ class LocalDataPlane:
         self._config = ClientConfig.of(spec.kafka)
 
     def transform(self, rows: Sequence[Row]) -> Sequence[Out]:
-        """Copy, unless a test's subclass says otherwise."""
+        """Copy the rows; tests may override it."""
         return [Out(row.value, row.key) for row in rows]
 
     def seal(self, plan: Any, _writer: None = None) -> LocalSealed:
@@ -129,7 +129,7 @@ class LocalDataPlane:
 
 
 class LocalPlane(LocalDataPlane):
-    """Stands where Spark's would; what makes the session, and when, is the product's own."""
+    """Replaces Spark's data plane; the product still decides when to create the session."""
 
     def __init__(self, _session: Any, spec: RunSpec, _process: Any, _cluster_id: str | None) -> None:
         super().__init__(spec)
@@ -139,7 +139,7 @@ class LocalPlane(LocalDataPlane):
 
 
 class Session:
-    """What a session is known by."""
+    """The attributes by which a classic session is recognised."""
 
     sparkContext = SimpleNamespace(_jsc=object())  # noqa: N815 - Spark's name
 
@@ -148,11 +148,11 @@ class Session:
 
 
 class Died(BaseException):
-    """A process ends: nothing of its own code runs any more but what `finally` cannot be kept from."""
+    """Simulates the death of a process: none of its code runs any more, except for `finally` blocks."""
 
 
 def die_at(state: State, time: int = 1) -> Callable[[State], None]:
-    """Return a callback that ends a run when it enters a state for the given time, or later."""
+    """Return a callback that kills a run when it enters a state for the ``time``-th time, or later."""
     entries = 0
 
     def entered(now: State) -> None:
@@ -179,7 +179,7 @@ class Pipeline:
         self.kafka = kafka
         tag = uuid.uuid4().hex[:8]
         self.source, self.sink, self.ledger = f"src-{tag}", f"out-{tag}", f"ledger-{tag}"
-        # Tests write records of any age.
+        # Tests write records with timestamps of any age.
         kafka.create_topic(
             self.source, partitions=partitions, config={"retention.ms": "-1", **(source_config or {})}
         )
@@ -197,8 +197,8 @@ class Pipeline:
         self.spec = replace(spec, **changes)
 
     def publish(self, values: Sequence[str], *, partition: int = 0, timestamp: int | None = None) -> None:
-        # A young leader may refuse the first batch, which others in flight would overtake. An idempotent
-        # producer would keep the order, too, but librdkafka often waits half a second for its producer id.
+        # A new leader may refuse the first batch, which other in-flight ones would overtake. An idempotent
+        # producer would keep the order, too, but librdkafka often waits half a second for a producer id.
         producer = Producer({**self.kafka.client_config(), "linger.ms": 0, "max.in.flight": 1})
         extra = {} if timestamp is None else {"timestamp": timestamp}
         for value in values:
@@ -206,7 +206,7 @@ class Pipeline:
         assert producer.flush(30) == 0
 
     def add_partitions(self, topic: str, total: int) -> None:
-        """Add partitions, and wait until the broker shows them: it learns of them after it has answered."""
+        """Add partitions, and wait until the broker lists them: it learns of them after it has answered."""
         admin = self.kafka.admin()
         admin.create_partitions([NewPartitions(topic, total)])[topic].result()
         wait_until(lambda: len(admin.list_topics(topic, timeout=30).topics[topic].partitions) == total)
@@ -242,7 +242,7 @@ class Pipeline:
 
 
 class Paused:
-    """An attempt in a thread that stops at a state until it is told to go on: a zombie in the making."""
+    """An attempt in a thread that stops at a state until it is resumed: a future zombie."""
 
     def __init__(self, pipeline: Pipeline, state: State, run_id: str = "r1", **changes: Any) -> None:
         self.reached, self._go = threading.Event(), threading.Event()

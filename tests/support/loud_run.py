@@ -1,4 +1,4 @@
-"""Runs of Spark in a process whose loggers all speak at DEBUG, on the driver and in the Python workers.
+"""Spark runs in a process with all loggers at DEBUG, on the driver and in the Python workers.
 
 Reads a JSON object from standard input: ``kafka`` (client settings), ``names`` (source, sink, ledger,
 pipeline and group) and ``catalog``: properties of an Iceberg catalog with a table ``db.t``, or null.
@@ -23,12 +23,12 @@ logging.basicConfig(stream=sys.stderr, format="pid=%(process)d %(name)s: %(messa
 for name in ("", "kafka", "airflow_eos", "py4j", "pyspark"):
     logging.getLogger(name).setLevel(logging.DEBUG)
 """
-"""Of a ``sitecustomize`` that driver and workers find on their path: they are loud from the start."""
+"""Code of a ``sitecustomize`` on the path of driver and workers: they log at DEBUG from the start."""
 TOKEN_MARKER = "token-marker-41c9"
 
 
 def unsecured_token(_argument):
-    """An ``oauth_cb``: a token without signature (RFC 7515, appendix A.5), as brokers take it."""
+    """An ``oauth_cb``: returns an unsigned token (RFC 7515, appendix A.5), as brokers accept it."""
     now = time.time()
     parts = ({"alg": "none"}, {"sub": "loud", "iat": now, "exp": now + 3600, "secret": TOKEN_MARKER})
     texts = [base64.urlsafe_b64encode(json.dumps(one).encode()).decode().rstrip("=") for one in parts]
@@ -36,7 +36,7 @@ def unsecured_token(_argument):
 
 
 def copy(frame):
-    """Copy."""
+    """Copy key and value."""
     return frame.select("key", "value")
 
 
@@ -46,7 +46,7 @@ def as_columns(frame):
 
 
 def main():
-    """Run once, or twice, loudly."""
+    """Run to a topic and, if a catalog is given, to its table."""
     given = json.load(sys.stdin)
     spark = new_session("classic", "local[1]")
     names = given["names"]

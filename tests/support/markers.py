@@ -1,4 +1,4 @@
-"""Waits for transaction markers: a coordinator answers EndTxn before the partitions hold them."""
+"""Waits for transaction markers: a coordinator answers EndTxn before they are written to the partitions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SECONDS = 30
 
 
 def wait_for_markers(config: Mapping[str, Any], partitions: Collection[TopicPartition]) -> None:
-    """Wait until no transaction is open in the partitions: their last stable offset is the end of the log."""
+    """Wait until no transaction is open in the partitions: last stable offset equals high watermark."""
     deadline = time.monotonic() + SECONDS
     with BrokerConnections(ClientConfig.of(config)) as connections:
         while list_offsets(connections, partitions, "latest") != list_offsets(

@@ -1,4 +1,4 @@
-"""Topics that are not there: a client asks for some seconds, as brokers learn of a new one with a delay."""
+"""Missing topics: a client retries for some seconds, as brokers learn of new topics with a delay."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _GRACE = "airflow_eos.wire.connection.UNKNOWN_TOPIC_GRACE"
 
 @contextmanager
 def missing_at_once() -> Iterator[None]:
-    """Believe soon that a topic is missing; only where it is. A ledger made meanwhile is waited for."""
+    """Shorten the client's wait for missing topics, but not for a ledger that is being created."""
     create = KafkaLedger.create
 
     def create_patiently(ledger: KafkaLedger) -> None:
-        # A broker hears of the new topic from its controller.
+        # A broker learns of the new topic from the controller.
         with pytest.MonkeyPatch.context() as usual:
             usual.setattr(_GRACE, 30.0)
             create(ledger)

@@ -1,4 +1,4 @@
-"""A night of a team with many pipelines, as records and attempts: what the pages and their pictures show."""
+"""Example data of the pages and their pictures: one night's records and attempts of many pipelines."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ NOW = dt.datetime(2026, 11, 21, 6, tzinfo=dt.timezone.utc)
 PARTITIONS = 4
 FLIGHTS, DAILY, BROKEN, NEVER = "flights.classify", "calls.daily", "orders.enrich", "payments.settle"
 BROKEN_LEDGER = "audit.copy"
-"""One of whose records is not in the ledger."""
+"""A pipeline with one record missing in the ledger."""
 STATES = (
     *(State.ASKED, State.FENCED, State.CHECKED, State.PLANNED, State.SEALED),
     *(State.OPEN, State.WRITTEN, State.STAGED, State.PROVEN),
 )
-"""Of a run whose sink is a topic."""
+"""States of a run whose sink is a topic."""
 TRACE = (0.05, 0.4, 0.45, 0.6, 0.7, 0.75, 0.95, 0.97, 1.0)
-"""When a run comes to each state, as a share of its time."""
+"""Times at which a run enters each state, as shares of its duration."""
 
 
 def text_of(moment: dt.datetime) -> str:
-    """Return a moment as records spell it."""
+    """Return a moment in the format of records."""
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 class Night:
-    """Makes records and attempts; the same ones every time."""
+    """Creates records and attempts, reproducibly."""
 
     def __init__(self) -> None:
         self.random = random.Random(7)
@@ -95,7 +95,7 @@ class Night:
     def cursor(
         self, pipeline: str, runs: int, *, every: dt.timedelta, unread: int = 0, gap: bool = False
     ) -> None:
-        """Add a pipeline of a cursor; with a gap one of its records is missing."""
+        """Add a cursor pipeline; with ``gap``, one of its records is missing."""
         topic = pipeline.partition(".")[0]
         self.topic_ids[topic] = f"id-of-{topic}"
         at = [0] * PARTITIONS
@@ -111,7 +111,7 @@ class Night:
             self.logs[TopicPartition(topic, part)] = LogBounds(0, at[part] + (unread if part else 0))
 
     def daily(self, pipeline: str, days: int) -> None:
-        """Add a pipeline of data intervals."""
+        """Add a data-interval pipeline."""
         topic = "calls"
         self.topic_ids[topic] = "id-of-calls"
         for day in range(days):
@@ -127,7 +127,7 @@ class Night:
             self.logs[TopicPartition(topic, part)] = LogBounds(0, days * 900 + 120)
 
     def site(self) -> Site:
-        """Return the pages about all that was added."""
+        """Return the pages for everything added so far."""
         ordered = sorted(self.records, key=lambda one: one.staged_at)
         attempts = sorted(self.attempts, key=lambda one: one.at, reverse=True)
         history = HandHistory(*ordered, logs=self.logs, topic_ids=self.topic_ids)
@@ -135,7 +135,7 @@ class Night:
 
 
 def example_site(pipelines: int) -> Site:
-    """Return the pages of so many pipelines, from 0 on."""
+    """Return the pages for a number of pipelines, 0 or more."""
     night, hour = Night(), dt.timedelta(hours=1)
     if pipelines > 0:
         night.cursor(FLIGHTS, 14, every=hour / 4, unread=270)

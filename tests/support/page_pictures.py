@@ -1,6 +1,6 @@
-"""Makes the pictures of ``docs/page.md``: ``python -m tests.support.page_pictures``.
+"""Creates the pictures of ``docs/page.md``: ``python -m tests.support.page_pictures``.
 
-They show what the product's views and templates make of the records of :mod:`tests.support.page_example`.
+They show the product's views and templates with the records of :mod:`tests.support.page_example`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PIPELINES = 6
 
 
 def main() -> None:
-    """Make all of them."""
+    """Create all pictures."""
     with site_served(example_site(PIPELINES)) as served, browser() as seen:
         for name, (path, size, scheme) in PICTURES.items():
             seen.resize(*size)

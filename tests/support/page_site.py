@@ -1,4 +1,4 @@
-"""The pages over HTTP without Airflow and brokers: the product's views and templates over given records."""
+"""The pages over HTTP without Airflow and brokers: the product's views and templates for given records."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ PREFIX = "airflow-eos"
 
 
 class HandHistory:
-    """Holds run records beside logs; notes what is looked up.
+    """A run history in memory that records look-ups.
 
-    :param logs: of the source partitions as they are now.
-    :param topic_ids: of the source topics.
+    :param logs: current bounds of the source partitions.
+    :param topic_ids: ids of the source topics.
     """
 
     def __init__(
@@ -57,21 +57,21 @@ class HandHistory:
             kept.add(record, 1)
 
     def coverage(self, pipeline: PipelineHistory) -> Coverage:
-        """Return what its runs have read."""
+        """Return the coverage of the pipeline's runs."""
         topics = set(pipeline.topics)
         logs = {tp: bounds for tp, bounds in self._logs.items() if tp.topic in topics}
         return coverage_of(pipeline.runs.values(), logs, self._topic_ids)
 
     def summaries(self, pipelines: Iterable[PipelineHistory]) -> list[Coverage]:
-        """Return the coverage of each."""
+        """Return the coverage of each pipeline."""
         return [self.coverage(one) for one in pipelines]
 
     def open_transactions(self, *, seconds: float | None = None) -> dict[str, TransactionDescription]:
-        """Return what was put there."""
+        """Return the transactions in ``open_now``."""
         return self.open_now
 
     def health(self, *, sources: Iterable[str], sinks: Iterable[str]) -> list[Check]:
-        """Return a check for each topic."""
+        """Return one check per topic."""
         return [Check(f"topic {name}", "ok", "4 partitions") for name in sorted({*sources, *sinks})]
 
     def record(self, pipeline: str, run_key: str) -> RunRecord | None:
@@ -84,9 +84,9 @@ class HandHistory:
 
 
 class Site:
-    """All pages of one user who may see every Dag.
+    """All pages, for a user who may see every Dag.
 
-    :param now: of every answer.
+    :param now: current time of every answer.
     """
 
     def __init__(self, history: HandHistory, attempts: Sequence[Attempt], now: dt.datetime) -> None:
@@ -140,9 +140,9 @@ class Site:
 
 
 class Served:
-    """A site that a browser can ask; ``site`` may be replaced while it is served.
+    """A site served to a browser; ``site`` may be replaced meanwhile.
 
-    :param address: where.
+    :param address: base URL.
     """
 
     def __init__(self, site: Site, address: str) -> None:
@@ -167,7 +167,7 @@ def site_served(site: Site) -> Iterator[Served]:
             self.wfile.write(text.encode())
 
         def log_message(self, *_: Any) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     served.address = f"http://127.0.0.1:{server.server_address[1]}"

@@ -1,4 +1,4 @@
-"""Waits for what comes a little later: brokers, tasks and logs tell of a thing after it has happened."""
+"""Polling for conditions: brokers, tasks and logs report an event some time after it has happened."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 def eventually(
     look: Callable[[], T], holds: Callable[[T], object], *, seconds: float = 60, pause: float = 0.1
 ) -> T:
-    """Look until it holds; return what was seen."""
+    """Poll ``look`` until its value satisfies ``holds``; return the value."""
     deadline = time.monotonic() + seconds
     while not holds(found := look()):
         assert time.monotonic() < deadline, f"after {seconds:.0f} s still {found!r}"
@@ -21,5 +21,5 @@ def eventually(
 
 
 def wait_until(look: Callable[[], T], seconds: float = 60) -> T:
-    """Look until something is there; return it."""
+    """Poll ``look`` until its value is truthy; return the value."""
     return eventually(look, bool, seconds=seconds, pause=0.02)

@@ -1,4 +1,4 @@
-"""A pooler before PostgreSQL that has the same answers for every client."""
+"""A connection pooler in front of PostgreSQL that gives every client the same answers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def message(kind: bytes, content: bytes) -> bytes:
 
 @contextmanager
 def answering(*answers: bytes) -> Iterator[dict[str, str]]:
-    """Send each client one answer after each of its messages, then hang up; yields properties for libpq."""
+    """Answer each message of a client with the next answer, then disconnect; yield libpq's properties."""
 
     def serve() -> None:
         with suppress(OSError):

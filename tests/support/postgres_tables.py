@@ -1,4 +1,4 @@
-"""A PostgreSQL table as a sink in tests, made and counted by ``psql``, which shares no code with us."""
+"""A PostgreSQL table as a sink in tests, created and counted by ``psql``, which shares no code with us."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Database:
         return f"{self.schema}.t"
 
     def create(self, columns: str = COLUMNS) -> None:
-        """Make schema and table."""
+        """Create schema and table."""
         self.sql(f"CREATE SCHEMA IF NOT EXISTS {self.schema}; CREATE TABLE {self.table} ({columns})")
 
     def sink(self, **changes: Any) -> PostgresTable:
@@ -47,15 +47,15 @@ class Database:
         return self.server.query(statement)
 
     def values(self, column: str = "name") -> list[str]:
-        """Return a column, sorted."""
+        """Return a column's sorted values."""
         return sorted(row[0] for row in self.sql(f"SELECT {column} FROM {self.table}"))
 
     def counts(self, column: str = "name") -> dict[str, int]:
-        """Return how often each value of a column is there."""
+        """Return the number of rows for each value of a column."""
         return dict(sorted(Counter(self.values(column)).items()))
 
     def staging(self) -> list[str]:
-        """Return the staging tables made since this object: other tests leave some on the server."""
+        """Return the staging tables created after this object: other tests leave some on the server."""
         return [table for table in self._all_staging() if table not in self._staging_of_others]
 
     def _all_staging(self) -> list[str]:
@@ -65,7 +65,7 @@ class Database:
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresServer]:
-    """A server that the tests of a session share; each has tables of its own."""
+    """A server shared by the tests of a session; each test has its own tables."""
     with PostgresServer() as server:
         yield server
 

@@ -1,4 +1,4 @@
-"""A process that publishes in a table, with others between its look and its commit."""
+"""A process that publishes to a table, with others' commits between its check and its commit."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from airflow_eos.run.publishing import Claim, Publisher
 
 
 class PublishingAttempt:
-    """What has a claim to a table, and files for it.
+    """A process with a claim to a table, and files for it.
 
-    :ivar committed: run keys that the ledger holds.
-    :ivar before_commit: called once, between the attempt's look and its commit.
-    :ivar after_commit: called once, behind its commit.
-    :ivar commit: the sink's own.
+    :ivar committed: run keys in the ledger.
+    :ivar before_commit: called once, between the attempt's check and its commit.
+    :ivar after_commit: called once, after its commit.
+    :ivar commit: the sink's own commit method.
     """
 
     def __init__(self, sink, key, scope, token, *, lasting):
@@ -30,7 +30,7 @@ class PublishingAttempt:
         self.files = []
 
     def watched(self, commit):
-        """Return a commit of the sink that others come before, or after."""
+        """Wrap a commit of the sink with the calls before and after it."""
 
         def commit_between(*arguments):
             self.commits += 1

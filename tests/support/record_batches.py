@@ -27,7 +27,7 @@ class Record(NamedTuple):
 
 
 def varint(number):
-    """One zigzag varint."""
+    """Return a number as a zigzag varint."""
     unsigned = (number << 1) ^ (number >> 63)
     out = bytearray()
     while unsigned > 0x7F:
@@ -42,7 +42,7 @@ def nullable(data):
 
 
 def body(records, base_offset, base_timestamp):
-    """Records section, not compressed."""
+    """Return the records section, uncompressed."""
     out = bytearray()
     for record in records:
         fields = b"".join(
@@ -75,7 +75,7 @@ def write(
     section=None,
     magic=2,
 ):
-    """A whole batch with a right CRC; ``compress`` is applied to the section, ``attributes`` must say so."""
+    """Return a whole batch with a valid CRC; if ``compress`` is given, ``attributes`` must name the codec."""
     base_timestamp = records[0].timestamp if records else 0
     if max_timestamp is None:
         max_timestamp = max((record.timestamp for record in records), default=-1)
@@ -103,7 +103,7 @@ def write(
 
 
 def marker(kind, producer_id, offset, *, key=None):
-    """Control batch of a transaction's end."""
+    """Return the control batch that ends a transaction."""
     key = struct.pack(">hh", 0, kind) if key is None else key
     record = Record(offset, 1, key, struct.pack(">hi", 0, 5))
     return write(
@@ -116,13 +116,13 @@ def marker(kind, producer_id, offset, *, key=None):
 
 
 def raw(blob, topic="topic", partition=3):
-    """The only batch of a blob."""
+    """Return the only batch of a blob."""
     (batch,) = iter_batches(blob, topic, partition)
     return batch
 
 
 def rows(decoded):
-    """Decoded columns as records."""
+    """Return decoded columns as records."""
     headers = [[]] * len(decoded) if decoded.headers is None else decoded.headers.to_pylist()
     return [
         Record(
@@ -139,7 +139,7 @@ def rows(decoded):
     ]
 
 
-# Zero bytes matter: readers find records by them. Sizes cross the bounds of one- and two-byte varints.
+# Zero bytes matter: readers find records by them. Sizes cross the limits of one- and two-byte varints.
 payload = st.one_of(
     st.binary(max_size=12),
     st.lists(st.sampled_from([0, 1, 2, 0x80]), max_size=80).map(bytes),
@@ -152,7 +152,7 @@ ALPHABET = "aé€𝄞\x00"
 
 @st.composite
 def records(draw, min_size=0, max_size=40, alphabet=ALPHABET):
-    """Contents of records without offsets: (timestamp, key, value, headers); header keys of this alphabet."""
+    """Draw records without offsets: (timestamp, key, value, headers); header keys of this alphabet."""
     header = st.tuples(st.text(alphabet, max_size=4), st.none() | st.binary(max_size=5))
     with_headers = draw(st.booleans())
     row = st.tuples(

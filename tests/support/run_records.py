@@ -1,4 +1,4 @@
-"""Run records by hand: what a test does not name is that of a first try of a cursor."""
+"""Hand-made run records: fields default to those of a cursor run's first try."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from airflow_eos.model.kafka import ProducerIdentity
 
 
 def run_record(**changes: Any) -> RunRecord:
-    """A committed run of the pipeline ``p`` that read and wrote nothing, with what is given."""
+    """Return a committed run of the pipeline ``p`` that read and wrote nothing, with the given changes."""
     fields: dict[str, Any] = {
         "run_key": "run/p/r",
         "pipeline": "p",

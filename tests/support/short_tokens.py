@@ -1,4 +1,4 @@
-"""OAuth tokens that end within seconds, each of them noted in a file."""
+"""OAuth tokens that expire within seconds, with each issue logged to a file."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import time
 from pathlib import Path
 
 SECONDS = 6.0
-"""The life of a token."""
+"""The lifetime of a token."""
 
 
 def short_token(log: str) -> tuple[str, float]:
-    """Return a token without signature (RFC 7515, appendix A.5), and note process and time in a file.
+    """Return an unsigned token (RFC 7515, appendix A.5), and log process and time to a file.
 
-    Issued at a whole second, as issuers do: a broker's clock has milliseconds, and a token that comes within
-    the one of its fractions is refused as a token of the future.
+    Its issue time is a whole second, as with real issuers: brokers' clocks have milliseconds, so a token with
+    finer fractions that arrives in the same millisecond would be refused as one from the future.
 
     :param log: the file; comes from ``sasl.oauthbearer.config``.
     """
@@ -27,7 +27,7 @@ def short_token(log: str) -> tuple[str, float]:
 
 
 def token_of_another_clock(seconds: str) -> tuple[str, float]:
-    """Return a token of an issuer whose clock is ahead by so many seconds.
+    """Return a token of an issuer whose clock is ahead by ``seconds``.
 
     :param seconds: comes from ``sasl.oauthbearer.config``.
     """
@@ -35,7 +35,7 @@ def token_of_another_clock(seconds: str) -> tuple[str, float]:
 
 
 def token_of_an_answer(answer: str) -> tuple[str, float]:
-    """Return a token of the seconds that an issuer's answer has.
+    """Return a token with the lifetime of an issuer's answer.
 
     :param answer: a file with JSON; comes from ``sasl.oauthbearer.config``.
     """

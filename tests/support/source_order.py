@@ -1,4 +1,4 @@
-"""Whether an output keeps the order of its source's partitions, and seals that have to preserve it."""
+"""Checks that an output keeps the order of its source partitions, in seals that could break it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 def seal_in_tasks(monkeypatch: pytest.MonkeyPatch, tasks: int) -> None:
-    """Read in about so many tasks, a slice each, whatever the size of the ranges and the session's cores.
+    """Read in about ``tasks`` tasks, one slice each, whatever the size of the ranges and the number of cores.
 
-    Otherwise a range this small is one slice, and neighbouring slices of a partition are joined again.
+    By default a small range is one slice, and neighbouring slices of a partition are joined again.
     """
     monkeypatch.setattr(
         "airflow_eos.spark.sealing.plan_slices", lambda ranges, _: plan_slices(ranges, tasks, min_span=100)
@@ -28,9 +28,9 @@ def seal_in_tasks(monkeypatch: pytest.MonkeyPatch, tasks: int) -> None:
 
 
 def out_of_order(broker: Broker, source: str, sink: str) -> list[str]:
-    """Return the records of ``sink`` that stand behind a later record of the same source partition.
+    """Return the records of ``sink`` that follow a later record of the same source partition.
 
-    :param source: topic in which each record has another value, and that ``sink`` has the values of.
+    :param source: topic with distinct values, which ``sink`` must contain.
     """
     records = read_topic(broker.bootstrap, source)
     places = {record.value: (record.partition, record.offset) for record in records}

@@ -30,12 +30,12 @@ BOOTSTRAP = "AIRFLOW_EOS_TEST_BOOTSTRAP"
 
 
 def new_session(kind, master="local[2]", **settings):
-    """A process holds one kind of session only: classic or Connect; the first one made gives all its jars.
+    """Create a session, classic or Connect; a process has one kind only, and all share the first one's jars.
 
-    A classic session that is still active is stopped first: its master would be this one's.
+    An active classic session is stopped first: the new one would inherit its master.
 
-    Spark's own Kafka connector is among them: some tests show what it does instead. Python workers of a local
-    session come from the daemon that tasks have; each worker of PySpark's own imports Arrow and pandas anew.
+    Spark's own Kafka connector is among the jars: some tests compare with it. Python workers of a local
+    session come from the tasks' daemon; each worker of PySpark's own would import Arrow and pandas again.
     """
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
@@ -53,7 +53,7 @@ def new_session(kind, master="local[2]", **settings):
     for key, value in {
         **daemon,
         "spark.ui.enabled": "false",
-        # A local session that this process had before leaves its settings in the JVM.
+        # An earlier local session of this process leaves its settings in the JVM.
         **dict.fromkeys(("spark.authenticate", "spark.network.crypto.enabled"), "false"),
         **local_defaults(master, private_folders=True),
         "spark.ui.showConsoleProgress": "false",
@@ -80,9 +80,9 @@ class Broker:
         return name
 
     def produce(self, topic, records):
-        """Records are dicts of confluent-kafka's arguments.
+        """Produce records, given as dicts of confluent-kafka's arguments.
 
-        One request at a time: a batch that a young leader refuses is not overtaken by the next.
+        One request at a time: a batch that a new leader refuses must not be overtaken by the next.
         """
         producer = Producer({**self.config, "linger.ms": 20, "max.in.flight": 1})
         for record in records:
@@ -91,7 +91,7 @@ class Broker:
         assert producer.flush(60) == 0
 
     def numbered(self, prefix, partitions, records, **config):
-        """A topic with values ``<partition>:<number>``, numbers rising in each partition."""
+        """Create a topic with values ``<partition>:<number>``, numbers rising in each partition."""
         name = self.topic(prefix, partitions, **config)
         self.produce(
             name,
@@ -126,18 +126,18 @@ class Broker:
         return RunSpec(**settings)
 
     def delete_head(self, topic, partition, before):
-        """Retention in a moment: records below an offset are gone."""
+        """Delete the records below an offset, as retention does."""
         (deleted,) = self._admin.delete_records([ClientPartition(topic, partition, before)]).values()
         deleted.result(30)
 
     def fence(self, transactional_id):
-        """Start a newer attempt."""
+        """Fence the current producer, as a newer attempt does."""
         producer = Producer({**self.config, "transactional.id": transactional_id})
         producer.init_transactions(60)
 
     @contextmanager
     def transaction(self, partitions, *, commit=True):
-        """Begin, add the partitions, commit or abort at the end; an exception aborts."""
+        """Begin a transaction, add the partitions, commit or abort at the end; an exception aborts."""
         stats, name = {}, f"tests-{uuid.uuid4().hex[:8]}"
         producer = Producer(
             {
@@ -177,7 +177,7 @@ def run(broker, spark, spec, process, plan=None):
 
 
 def attempt(call, *arguments):
-    """The error a call raises, None when it raises none."""
+    """Return the error that a call raises, or None."""
     try:
         call(*arguments)
     except Exception as error:

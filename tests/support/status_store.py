@@ -1,4 +1,4 @@
-"""A driver's status store as a classic session shows it, written by hand."""
+"""A hand-written stand-in for a driver's status store, as a classic session exposes it."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Option:
 
 
 class Driver:
-    """Stands for a classic ``SparkSession`` and everything behind it.
+    """A stand-in for a classic ``SparkSession`` and everything behind it.
 
-    :param evicts: whether it forgets each job as soon as another begins.
+    :param evicts: whether it evicts each job as soon as another begins.
     """
 
     def __init__(self, *, evicts=False):
@@ -41,7 +41,7 @@ class Driver:
         self._jsc = self
 
     def job(self, *stages, tags=()):
-        """Run a job of (stage, attempt, RDDs, records written) each; attempt None: skipped."""
+        """Run a job with stages (stage, attempt, RDDs, records written); attempt None: skipped."""
         if self._evicts:
             self._jobs.clear()
         self._jobs[self._next_job] = (self._tags | set(tags), [stage for stage, *_ in stages])
@@ -66,7 +66,7 @@ class Driver:
         return SimpleNamespace(count=self.job)
 
     def keep(self, rdd, *partitions, copies=1):
-        """Keep the blocks of an RDD: for each partition the executors that have its block."""
+        """Cache an RDD: for each partition, the executors that have its block."""
         self.cached[rdd] = ([frozenset(holders) for holders in partitions], copies)
 
     def getPersistentRDDs(self):  # noqa: N802
@@ -128,7 +128,7 @@ class Driver:
         return Option(job and SimpleNamespace(stageIds=lambda: job[1]))
 
     def forget_stage(self, stage):
-        """As the store does with the oldest, when there are more than it keeps."""
+        """Evict a stage, as the store does with the oldest when it is full."""
         del self._stages[stage]
 
     def getStageInfo(self, stage):  # noqa: N802

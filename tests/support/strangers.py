@@ -1,4 +1,4 @@
-"""Another user of this host, who connects to every listening socket of a process tree without its secrets."""
+"""Another user of this host who connects to every listening socket of a process tree without its secrets."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from pathlib import Path
 NOBODY = 65534
 _LISTEN = "0A"
 _TIMEOUT = 3.0
-_AT_ONCE = 32
+_THREADS = 32
 _BROADCASTS = 24
-"""Block ids of broadcasts that are asked for."""
+"""Number of broadcasts to request."""
 
 # Spark's transport (org.apache.spark.network.protocol): a frame is its length, a type, and the message.
 _FETCH_CHUNK, _CHUNK, _RPC, _RPC_ANSWER, _RPC_FAILURE = 0, 1, 3, 4, 5
@@ -31,14 +31,14 @@ _CHECK_EXISTENCE = (
 )
 _REQUESTS_OF_OTHERS = {
     "HTTP": b"GET /environment/ HTTP/1.1\r\nHost: localhost\r\n\r\n",
-    # py4j: a static call, before the token was given.
+    # py4j: a static call without the token.
     "py4j": b"r\nu\njava.lang.System\nrj\ne\n",
     # A secret of PySpark's sockets: length and text.
     "PySpark": struct.pack(">i", 5) + b"wrong",
 }
 _ENOUGH = 4096
-# py4j refuses, or repeats a command that it does not know; PySpark's daemon names the process of a worker,
-# which refuses; HTTP/2 sends SETTINGS or GOAWAY of stream 0.
+# py4j refuses, or echoes an unknown command; PySpark's daemon sends the pid of a worker, which then refuses;
+# HTTP/2 sends SETTINGS or GOAWAY on stream 0.
 _REFUSAL = re.compile(
     rb"!x.*|!zspy4j\.Py4JException: Unknown command received.*"
     rb"|(\x00.{3})?(\x00\x00\x00\x03err)?"
@@ -49,7 +49,7 @@ _REFUSAL = re.compile(
 
 @dataclass(frozen=True)
 class Listener:
-    """A socket that takes connections.
+    """A listening socket.
 
     :param address: an IPv4 or IPv6 address, or the path of a Unix socket.
     :param port: None for a Unix socket.
@@ -60,7 +60,7 @@ class Listener:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether no other machine can reach it."""
+        """Whether other machines cannot reach it."""
         return self.port is None or self.address in ("127.0.0.1", "::1", "::ffff:127.0.0.1")
 
 
@@ -98,13 +98,13 @@ def listeners_of(pid: int) -> set[Listener]:
 
 
 def ask_as_nobody(listeners, folders, secret):
-    """Ask every socket, as another user where this process may become one, and read what files he can read.
+    """Query every socket, as another user if this process is root, and read all files that user can read.
 
     :param folders: temporary folders of the process tree.
-    :param secret: bytes that nobody else may see.
-    :returns: what was answered, by address; files that hold the secret. Both are empty where all is private.
+    :param secret: bytes that no other user may see.
+    :returns: answers by address; files that contain the secret. Both are empty if all is private.
     """
-    # The child may not read Python's own library any more: connecting needs this codec.
+    # Load the codec that connecting needs: the child may not be able to read Python's library.
     "localhost".encode("idna")
     reading, writing = os.pipe()
     child = os.fork()
@@ -140,8 +140,8 @@ def _readable(folder, secret):
 
 
 def _ask(listeners):
-    """Ask all at once: whoever does not understand a question lets it wait until the time-out."""
-    with ThreadPoolExecutor(_AT_ONCE) as threads:
+    """Query all in parallel: a socket that does not understand a request keeps it until the time-out."""
+    with ThreadPoolExecutor(_THREADS) as threads:
         asked = [
             (f"{one.address}:{one.port}", threads.submit(question, one, *arguments))
             for one in listeners
@@ -208,7 +208,7 @@ def _frame(client):
 
 
 def _check_existence(listener):
-    """Look an RPC endpoint up, as ``RpcEnv.setupEndpointRef`` does."""
+    """Look up an RPC endpoint, as ``RpcEnv.setupEndpointRef`` does."""
     where = b"\x01" + _text(listener.address.removeprefix("::ffff:")) + struct.pack(">i", listener.port)
     with suppress(OSError), _connect(listener) as client:
         answer = _rpc(client, b"\x00" + where + _text("endpoint-verifier") + _CHECK_EXISTENCE)
@@ -219,7 +219,7 @@ def _check_existence(listener):
 
 def _fetch_blocks(listener):
     """Fetch broadcasts from a block manager (``OpenBlocks``, then their chunks)."""
-    with suppress(OSError):  # above all a time-out: it is not a port of Spark's transport
+    with suppress(OSError):  # mostly a time-out: it is not a port of Spark's transport
         for number in range(_BROADCASTS):
             if _fetch(listener, f"broadcast_{number}_piece0"):
                 return f"the block manager serves broadcast_{number}_piece0"
@@ -243,7 +243,7 @@ def _fetch(listener, name):
 
 
 def _other(listener, name, request):
-    """Send a request that is not of Spark's transport; return what is not a refusal."""
+    """Send a request of another protocol; return the answer unless it is a refusal."""
     data = b""
     with suppress(OSError), _connect(listener) as client:
         client.sendall(request)

@@ -1,4 +1,4 @@
-"""spark-submit as the operator calls it, without Airflow."""
+"""Calls spark-submit as the operator does, without Airflow."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def submit(
     """Start a driver in client mode.
 
     :param process: ``"module:function"`` of a submitted module.
-    :param log: gets all that the driver writes.
-    :param carried: the specification comes in the application's own file, as to a driver on the cluster.
+    :param log: receives the driver's output.
+    :param carried: the application file contains the specification, as for a driver on the cluster.
     :param conf: Spark settings, with ``__`` for a dot.
     """
     application, specification = Path(submit_main.__file__), str(files.spec)

@@ -1,4 +1,4 @@
-"""What runs in Spark's tasks of tests whose sink is a table: the same for each kind of table."""
+"""Process functions of tests with a table as the sink, the same for each kind of table."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def arrow_columns(batch: pa.RecordBatch) -> pa.Table:
 
 
 def spec_of(broker: Broker, sink: SinkTable, source: str) -> RunSpec:
-    """Return a run with a cursor of its own."""
+    """Return the spec of a run with a cursor of its own."""
     return replace(broker.spec(source, None), sink=sink, pipeline=f"of-{source}", group_id=f"group-{source}")
 
 
 def records(count: int) -> list[dict[str, Any]]:
-    """Return the values v0, v1, ... for two partitions in turn."""
+    """Return records with the values v0, v1, ... for two partitions in turn."""
     return [{"key": None, "value": b"v%d" % i, "partition": i % 2} for i in range(count)]

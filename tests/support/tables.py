@@ -71,22 +71,22 @@ class LocalTablePlane(LocalDataPlane):
         return LocalFiles(manifest, [] if table is None else writer.write(table))
 
     def rows(self, values: list[str]) -> list[str]:
-        """Return the column of some records: a test's own function of them.
+        """Return the column ``value`` of some records; tests may override it.
 
         :raises ValueError: they are dead letters.
         """
         return values
 
     def release(self, sealed: LocalFiles) -> None:
-        """Leave the files."""
+        """Do nothing: the files are kept."""
 
 
 class TablePipeline(Pipeline):
     """A pipeline that appends to a table of its own.
 
-    :param folder: for a new catalog.
-    :param properties: of a catalog that is there, through which the runs go.
-    :param look: properties of the catalog for the test's own looks; None: the same.
+    :param folder: folder for a new catalog.
+    :param properties: properties of an existing catalog for the runs.
+    :param look: properties of the catalog for the test's own reads; None: the same.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class TablePipeline(Pipeline):
             properties = new_catalog(folder)
         self.properties = dict(properties)
         self.catalog = load_catalog("c", **(look or properties))
-        weakref.finalize(self, self.catalog.close)  # Python 3.13 warns of SQLite's connections that are not
+        weakref.finalize(self, self.catalog.close)  # Python 3.13 warns of unclosed SQLite connections
         self.catalog.create_namespace_if_not_exists("db")
         self.name = "db.t" if folder is not None else f"db.{self.source.replace('-', '_')}"
         self.catalog.create_table(self.name, schema=SCHEMA)
@@ -121,12 +121,12 @@ class TablePipeline(Pipeline):
         return self.catalog.load_table(self.name)
 
     def make_again(self) -> None:
-        """Drop the table, and create one of the same name."""
+        """Drop the table, and create one with the same name."""
         self.catalog.drop_table(self.name)
         self.catalog.create_table(self.name, schema=SCHEMA)
 
     def raise_format(self) -> None:
-        """Give the table a format that runs do not write, which pyiceberg reads and does not upgrade to."""
+        """Set a format version that runs do not write; pyiceberg reads it but does not upgrade to it."""
         location = Path(self.table.metadata_location.removeprefix("file://"))
         metadata = json.loads(location.read_text())
         location.write_text(json.dumps({**metadata, "format-version": 3, "next-row-id": 0}))
@@ -136,7 +136,7 @@ class TablePipeline(Pipeline):
         return replace(sink, catalog="other", properties={**self.properties, "catalog_name": "c"})
 
     def values(self) -> list[str]:
-        """Return the rows as DuckDB reads them from the files that the table's current snapshot names."""
+        """Return the rows that DuckDB reads from the files of the table's current snapshot."""
         return values_of(self.table)
 
 
@@ -146,7 +146,7 @@ def values_of(table: Any) -> list[str]:
 
 
 def rows_of(table: Any, query: str) -> list[tuple[Any, ...]]:
-    """Return what DuckDB answers about the view ``rows`` of the files that a table's snapshot names."""
+    """Return DuckDB's answer to a query of the view ``rows`` over the files of a table's snapshot."""
     files = [one["file_path"].removeprefix("file://") for one in table.inspect.files().to_pylist()]
     with duckdb.connect() as connection:
         source = connection.from_arrow(table.schema().as_arrow().empty_table())
@@ -157,6 +157,6 @@ def rows_of(table: Any, query: str) -> list[tuple[Any, ...]]:
 
 
 def held_catalog(properties: Mapping[str, str], table: Any) -> HeldCatalog:
-    """Return what holds the commits to a table of a catalog in SQLite."""
+    """Return a context manager that holds the commits to a table of an SQLite catalog."""
     database = properties["uri"].removeprefix("sqlite:///").partition("?")[0]
     return HeldCatalog(Path(database), Path(table.metadata_location.removeprefix("file://")).parent)

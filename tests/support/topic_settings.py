@@ -1,4 +1,4 @@
-"""Settings of topics, changed by hand as an operator does, and those with which compaction comes soon."""
+"""Topic settings, changed by hand as an administrator does, and settings for early compaction."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ COMPACTED_SOON = {
     "delete.retention.ms": "0",
     "segment.ms": "200",
 }
-"""Of a topic: a segment rolls by its age when the next record comes, and the active one is never cleaned."""
+"""Compacts soon; a segment rolls by age when the next record arrives, and the active one is never cleaned."""
 
 
 def change_topic(admin: Any, topic: str, settings: Mapping[str, str]) -> None:
@@ -29,7 +29,7 @@ def change_topic(admin: Any, topic: str, settings: Mapping[str, str]) -> None:
 
 
 def change_topic_and_wait(admin: Any, topic: str, settings: Mapping[str, str]) -> None:
-    """Set them, and wait until brokers show it: the controller has them first."""
+    """Set some settings, and wait until brokers show them: the controller applies them first."""
     change_topic(admin, topic, settings)
     asked = ConfigResource(ConfigResource.Type.TOPIC, topic)
 

@@ -1,7 +1,7 @@
-"""Transforms that a second evaluation changes, and a gate that holds some of their tasks back.
+"""Transforms whose result changes if they are evaluated again, and a gate that holds some of their tasks.
 
-Each takes records of :meth:`tests.support.spark_sessions.Broker.numbered` and shuffles them by something that
-is not a function of the record: where Spark computes lost map outputs again, a record goes to another task.
+Each takes records of :meth:`tests.support.spark_sessions.Broker.numbered` and shuffles them by a value that
+is not a function of the record: if Spark recomputes lost map outputs, a record goes to another task.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ SCHEMA = "key binary, value binary"
 
 @dataclass(frozen=True)
 class Gate:
-    """Tasks 0 and 1 of the stage pass it; the others wait until it is opened.
+    """A gate that tasks 0 and 1 of a stage pass; the others wait until it is opened.
 
-    Two executors of one core run them, so once two wait, the first two have ended.
+    They run on two executors of one core, so once two wait, the first two have ended.
     """
 
     folder: str
@@ -52,7 +52,7 @@ class Gate:
         return df.mapInArrow(self, SCHEMA)
 
     def meet(self, df):
-        """Let no task of a stage go on before tasks of it run on two executors."""
+        """Hold all tasks of a stage until tasks of it run on two executors."""
         folder = self.folder
 
         def wait_for_another(batches):
@@ -70,14 +70,14 @@ class Gate:
         return df.select("key", "value").mapInArrow(wait_for_another, SCHEMA)
 
     def kill_one_and_open(self):
-        """Once both executors wait, SIGKILL one that holds what the tasks read, then let all go on."""
+        """Once both executors wait, SIGKILL one that holds the tasks' input, then open the gate."""
         folder = Path(self.folder)
         waiting = wait_until(lambda: len(pids := self._executors("waits-*")) > 1 and pids, 120)
         written = {pid: _shuffles(pid, self.made) for pid in waiting}
-        # The last one is what the first two tasks wrote.
+        # The last shuffle was written by the first two tasks.
         *_, read, _ = [None, None, *sorted(set().union(*written.values()))]
         holders = [pid for pid in waiting if read in written[pid]]
-        # A cached DataFrame is no shuffle: what task 0 took from the blocks of the other executor stays.
+        # A cached DataFrame has no shuffle: what task 0 took from the other executor's blocks stays.
         os.kill(min(holders or waiting - self._executors("passes-0-*")), signal.SIGKILL)
         (folder / "open").touch()
 
@@ -86,7 +86,7 @@ class Gate:
 
 
 def _shuffles(pid, since):
-    """Numbers of the shuffles of which an executor has written rows since a time."""
+    """Return the ids of the shuffles for which an executor has written rows since a time."""
     environment = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
     (folders,) = (value for name, _, value in (line.partition("=") for line in environment) if name == _DIRS)
     shuffles = set()
@@ -114,12 +114,12 @@ def random_keys(df, gate):
 
 
 def random_values_without_a_shuffle(df, gate):
-    """All of it runs in the seal tasks."""
+    """Draw random values entirely within the seal tasks."""
     return gate.attach(_random(df, "drawn").selectExpr("cast(drawn AS binary) AS key", "value"))
 
 
 def random_keys_below_two_shuffles(df, gate):
-    """The tasks that mix two evaluations stand in the middle: those of the seal all run in one attempt."""
+    """Mix two evaluations in a middle stage, while the seal's tasks all run in one attempt."""
     return gate.attach(_random(df).repartition(PARTS, "r").select("key", "value")).repartition(PARTS, "value")
 
 
@@ -136,16 +136,16 @@ def clock_time(df, gate):
 
 
 def cached_halves(df, gate):
-    """No shuffle, but two looks at blocks that the function caches: by what was drawn, each record once."""
+    """Read cached blocks twice, without a shuffle: by its drawn value, each record once."""
     kept = _random(df).cache()
     halves = kept.where("r < '8'").union(kept.where("r >= '8'"))
     return gate.attach(halves.select("key", "value"))
 
 
 def half_of_a_filled_cache_in_one_task(df, gate):
-    """A cache with blocks on both executors, of which task 0 takes a half, wherever they are.
+    """Fill a cache on both executors, of which task 0 takes one half, wherever the blocks are.
 
-    What it took outlives the blocks of the other executor.
+    Its result outlives the blocks of the other executor.
     """
     kept = _random(gate.meet(df)).cache()
     kept.write.format("noop").mode("overwrite").save()  # count() would shuffle
@@ -154,7 +154,7 @@ def half_of_a_filled_cache_in_one_task(df, gate):
 
 
 def cached_beyond_memory(df, _gate):
-    """Two looks at blocks that do not fit into a cache that has no disk: nobody needs to die."""
+    """Read cached blocks twice that do not fit into a memory-only cache: no executor needs to die."""
     from pyspark import StorageLevel
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -199,6 +199,6 @@ def row_number_over_ties(df, gate):
 
 
 ALL_RECORDS = (random_keys, random_keys_below_two_shuffles, clock_time, cached_halves)
-"""Each value comes out once, as it is."""
+"""Transforms that output each value once, unchanged."""
 ONE_PER_KEY = (drop_duplicates, first_of_key, list_of_key, row_number_over_ties)
-"""Each key comes out once."""
+"""Transforms that output each key once."""

@@ -1,4 +1,4 @@
-"""What the wire tests share: sealed batches, epochs, whole transactions, and waiting."""
+"""Helpers of the wire tests: sealed batches, epochs, whole transactions, and waiting."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from airflow_eos.wire.produce import send_partitions
 from airflow_eos.wire.txn_requests import add_partitions_to_txn, end_txn
 from tests.support.patience import wait_until
 
-# A killed broker may register again, and others take over, when its session has ended: 9 s by default.
+# A killed broker can register again, and others take over, only after its session has ended: 9 s by default.
 QUICK_SESSIONS = {"broker.session.timeout.ms": "4000", "broker.heartbeat.interval.ms": "500"}
 
 
 def fetch_range(connections, topic, partition, start, end, *, limits=DEFAULT_LIMITS, **options):
-    """The records of a range, decoded."""
+    """Return the records of a range, decoded."""
     answers = fetch_answers(connections, TopicPartition(topic, partition), start, end, **options)
     return decoded(connections, answers, start, end, limits)
 
 
 def texts(prefix, count):
-    """``prefix-00000`` and so on."""
+    """Return ``prefix-00000`` and so on."""
     return [f"{prefix}-{n:05d}" for n in range(count)]
 
 
 def sealed(values, records_per_batch=10, compressor="none"):
-    """(record count, batch) pairs of a list of texts, unstamped."""
+    """Return (record count, batch) pairs of a list of texts, unstamped."""
     pairs = []
     for begin in range(0, len(values), records_per_batch):
         column = pa.array([v.encode() for v in values[begin : begin + records_per_batch]], pa.binary())
@@ -45,7 +45,7 @@ def sealed(values, records_per_batch=10, compressor="none"):
 
 
 def append(connections, where, batch):
-    """Write a batch as it is, outside of a transaction."""
+    """Write a batch unchanged, outside a transaction."""
     topic_class = ProduceRequest.TopicProduceData
     part = topic_class.PartitionProduceData(index=where.partition, records=batch)
     request = ProduceRequest(
@@ -62,7 +62,7 @@ def append(connections, where, batch):
 
 
 def take_epoch(connections, transactional_id, timeout_ms=60_000):
-    """A new epoch of a transactional id; older ones are fenced and their transaction is aborted."""
+    """Take a new epoch of a transactional id; older ones are fenced and their transaction is aborted."""
 
     def initialise():
         node = connections.coordinator("transaction", transactional_id)
@@ -84,14 +84,14 @@ def take_epoch(connections, transactional_id, timeout_ms=60_000):
 
 
 def open_transaction(connections, transactional_id, partitions, **options):
-    """A new epoch with these partitions added."""
+    """Take a new epoch and add these partitions to its transaction."""
     identity = take_epoch(connections, transactional_id, **options)
     add_partitions_to_txn(connections, identity, partitions)
     return identity
 
 
 def transaction(connections, where, values, *, commit=True, records_per_batch=10, transactional_id=None):
-    """Write texts to one partition in a transaction of their own, wait for its marker; return the receipt."""
+    """Write texts to one partition in a new transaction, wait for its marker; return the receipt."""
     identity = open_transaction(connections, transactional_id or f"tx-{where}", [where])
     batches = {where: sealed(values, records_per_batch)}
     (receipt,) = send_partitions(connections, identity, batches)
@@ -101,7 +101,7 @@ def transaction(connections, where, values, *, commit=True, records_per_batch=10
 
 
 def commit(connections, identity, receipts):
-    """Commit, and wait until every written partition shows it."""
+    """Commit, and wait until every written partition has the marker."""
     end_txn(connections, identity, commit=True)
     for receipt in receipts:
         if receipt.records:
@@ -110,17 +110,17 @@ def commit(connections, identity, receipts):
 
 
 def wait_for_marker(connections, where, last_offset):
-    """Wait until the last stable offset is behind a transaction: its marker is written."""
+    """Wait until the last stable offset has passed a transaction: its marker is written."""
     wait_until(lambda: list_offsets(connections, [where], "latest")[where] > last_offset + 1)
 
 
 def end_of(connections, where, isolation="read_committed"):
-    """Last stable offset, or high watermark."""
+    """Return the last stable offset, or the high watermark for ``read_uncommitted``."""
     return list_offsets(connections, [where], "latest", isolation=isolation)[where]
 
 
 def read(connections, where, start=0, end=None, **options):
-    """(offset, text) pairs of a range; to the last stable offset without ``end``."""
+    """Return (offset, text) pairs of a range; default end: the last stable offset."""
     isolation = options.get("isolation", "read_committed")
     end = end_of(connections, where, isolation) if end is None else end
     return [
@@ -131,24 +131,24 @@ def read(connections, where, start=0, end=None, **options):
 
 
 def values_of(pairs):
-    """Texts without their offsets."""
+    """Return the texts without their offsets."""
     return [value for _, value in pairs]
 
 
 def partition(topic, number=0):
-    """Short for a TopicPartition."""
+    """Shorthand for a TopicPartition."""
     return TopicPartition(topic, number)
 
 
 def during(seconds, act):
-    """Run a fault in a thread after a time; the thread must be joined."""
+    """Start a thread that runs a fault after some seconds; the caller must join it."""
     timer = threading.Timer(seconds, act)
     timer.start()
     return timer
 
 
 def slowly(pairs, pause=0.02):
-    """The batches of a source that takes its time, so that faults meet an unfinished send."""
+    """Yield batches slowly, so that faults hit an unfinished send."""
     for pair in pairs:
         time.sleep(pause)
         yield pair

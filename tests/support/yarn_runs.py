@@ -1,4 +1,4 @@
-"""What tests of runs on a real YARN look at: records, output, applications."""
+"""Helpers of tests of runs on a real YARN: records, output, applications."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ ONE_EXECUTOR = {"spark.executor.instances": "1"}
 
 
 def assert_exact(broker: Any, task: YarnTask) -> None:
-    """Each record is there once for readers."""
+    """Assert that readers see each record once."""
     found = Counter(record.value for record in read_topic(broker.bootstrap, task.settings["sink_topic"]))
     assert found == Counter(b"%d:%d" % (p, i) for p in range(2) for i in range(RECORDS // 2))
 
 
 def written(broker: Any, task: YarnTask) -> int:
-    """Return how many records readers see."""
+    """Return the number of records that readers see."""
     return count_records(broker.bootstrap, task.settings["sink_topic"])
 
 
 def in_background(call: Any) -> tuple[threading.Thread, list[Any]]:
-    """Start a call; the list gets its result or its error."""
+    """Start a call in a thread; the list receives its result or its error."""
     results: list[Any] = []
 
     def body() -> None:
@@ -52,6 +52,6 @@ def in_background(call: Any) -> tuple[threading.Thread, list[Any]]:
 
 
 def submitted(yarn: YarnCluster, known: list[str]) -> str:
-    """Return the application that is new."""
+    """Return the only new application, once there is one."""
     (found,) = wait_until(lambda: sorted(set(yarn.applications()) - set(known)), 120)
     return found

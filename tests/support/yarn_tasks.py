@@ -1,4 +1,4 @@
-"""Tries of a task that submits to a YARN in a box, in this process or in one that a test may kill."""
+"""Tries of a task that submits to an embedded YARN, in this process or in one that a test may kill."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ class FileStore:
 class YarnTask:
     """One task instance: each call of :meth:`execute` is a try of it.
 
-    :param folder: for the application's code and the task state store.
-    :param settings: of the operator; values are JSON.
+    :param folder: folder for the application's code and the task state store.
+    :param settings: the operator's parameters; values are JSON.
     """
 
     def __init__(self, folder: Path, environment: dict[str, str], settings: dict[str, Any]) -> None:
@@ -77,7 +77,7 @@ class YarnTask:
         return cls(folder, environment, {"conf": conf, **tracking, **settings})
 
     def operator(self, **changes: Any) -> Any:
-        """Make the operator anew, as each process of Airflow does."""
+        """Create a new operator, as each process of Airflow does."""
         ExecutorSafeguard.test_mode = True
         os.environ.update(self.environment)
         settings = {**self.settings, **changes}
@@ -91,7 +91,7 @@ class YarnTask:
         )
 
     def context(self, operator: Any, **dag_run: Any) -> Any:
-        """Return a try's context, as far as the operator reads it."""
+        """Return a try's context, with the entries that the operator reads."""
         from airflow.sdk.execution_time.context import OutletEventAccessors
 
         given = {"clear_number": 0, "try_number": 1, "max_tries": operator.retries, **dag_run}
@@ -115,7 +115,7 @@ class YarnTask:
         }
 
     def defer(self, **dag_run: Any) -> Any:
-        """Begin a try; return the trigger, as the triggerer gets it."""
+        """Start a try; return its trigger, as the triggerer receives it."""
         operator = self.operator(deferrable=True)
         try:
             operator.execute(self.context(operator, **dag_run))
@@ -127,7 +127,7 @@ class YarnTask:
         raise AssertionError("it did not defer")
 
     def resume(self, trigger: Any, **dag_run: Any) -> dict[str, Any]:
-        """Wait by the trigger and end the try, as another process does."""
+        """Run the trigger and finish the try, as another process does."""
 
         async def event() -> Any:
             return (await anext(trigger.run())).payload
@@ -137,7 +137,7 @@ class YarnTask:
         return found
 
     def execute(self, **dag_run: Any) -> dict[str, Any]:
-        """Carry out a try that waits by itself."""
+        """Execute a try that does not defer."""
         operator = self.operator()
         try:
             found: dict[str, Any] = operator.execute(self.context(operator, **dag_run))
@@ -146,7 +146,7 @@ class YarnTask:
         return found
 
     def start(self, log: Path, **dag_run: Any) -> subprocess.Popen[bytes]:
-        """Carry out a try in a process that a test may kill."""
+        """Execute a try in a process that a test may kill."""
         given = json.dumps([str(self.folder), self.environment, self.settings, dag_run])
         path = os.pathsep.join(map(str, (ROOT, ROOT / "testing")))
         with log.open("wb") as output:
@@ -159,14 +159,14 @@ class YarnTask:
 
 
 def close(operator: Any) -> None:
-    """Close the pipe by which the provider reads ``spark-submit``: it leaves that to the process's end."""
+    """Close the pipe from ``spark-submit``, which the provider leaves open until the process ends."""
     process = getattr(operator._hook, "_submit_sp", None)
     if process is not None and process.stdout is not None:
         process.stdout.close()
 
 
 def main() -> None:
-    """Carry out one try."""
+    """Execute one try."""
     folder, environment, settings, dag_run = json.loads(sys.argv[1])
     YarnTask(Path(folder), environment, settings).execute(**dag_run)
 

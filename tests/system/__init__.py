@@ -1,1 +1,1 @@
-"""Tests under real Airflow schedulers; what is costly ends with the last of them."""
+"""Tests under real Airflow schedulers; costly fixtures end with the last test."""

@@ -38,11 +38,11 @@ class AirflowEnv:
             home,
             dags_folder,
             port=8080,
-            log_ports=(8793, 8794, 8974),  # named, never bound: nothing is served here
+            log_ports=(8793, 8794, 8974),  # set but never bound: nothing is served here
             connections={"kafka_default": kafka_connection(bootstrap_servers), **(connections or {})},
         )
         self.env["PYTHONPATH"] = str(ROOT)
-        # As a scheduler does it: `airflow` of this interpreter first, whatever PATH says.
+        # As under a scheduler: the `airflow` of this interpreter comes first, whatever PATH is.
         self.env["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{self.env.get('PATH', '')}"
         self._migrate()
 
@@ -51,7 +51,7 @@ class AirflowEnv:
     ) -> dict[str, Any]:
         """Run ``dag.test()`` and return ``{"state", "run_id", "clear_number", "tasks": {id: {...}}}``.
 
-        Each call is a run of its own: Airflow replaces the Dag run of the logical date and names it anew.
+        Each call is a separate run: Airflow replaces the logical date's Dag run by one with a new name.
         """
         (done,) = self.dag_tests((file, dag_id, logical_date), conf=conf)
         return done
@@ -59,9 +59,9 @@ class AirflowEnv:
     def dag_tests(
         self, *runs: tuple[Path, str, str], conf: Mapping[str, Any] | None = None
     ) -> list[dict[str, Any]]:
-        """Do the same for several runs, which share a process.
+        """Run ``dag.test()`` several times in one process; return a result per run.
 
-        :param runs: file, id and logical date of each.
+        :param runs: file, Dag id and logical date of each.
         """
         result = self.home / "result.json"
         result.unlink(missing_ok=True)
@@ -71,7 +71,7 @@ class AirflowEnv:
         return [{**done, "output": output} for done in json.loads(result.read_text())]
 
     def _migrate(self) -> None:
-        """Migrate the database, once per process: later ones are copies."""
+        """Migrate the database, once per process: later databases are copies."""
         database = self.home / "airflow.db"
         if AirflowEnv._migrated is None:
             self._call([sys.executable, "-m", "airflow", "db", "migrate"])

@@ -1,4 +1,4 @@
-"""Waits for what Airflow does a little later than it says."""
+"""Waits for actions that Airflow reports before they take effect."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from tests.support.patience import eventually
 
 
 def deferred(airflow: AirflowStandalone, dag_id: str, run_id: str, task_id: str, try_number: int = 1) -> None:
-    """Wait until a try is deferred and the scheduler has taken note that its process has ended.
+    """Wait until a try is deferred and the scheduler has processed the end of its process.
 
-    Airflow 3.3 fails a try whose trigger fires between the two, if it is queued again before the note is
-    taken: https://github.com/apache/airflow/issues/72716.
+    Airflow 3.3 fails a try whose trigger fires between the two, if it is queued again before the end is
+    processed: https://github.com/apache/airflow/issues/72716.
     """
     airflow.wait_for_task(dag_id, run_id, task_id, ["deferred"], try_number=try_number)
     key = f"dag_id='{dag_id}', task_id='{task_id}', run_id='{run_id}', try_number={try_number},"
@@ -25,7 +25,7 @@ def deferred(airflow: AirflowStandalone, dag_id: str, run_id: str, task_id: str,
 
 @contextmanager
 def another_triggerer(airflow: AirflowStandalone, dag_id: str, run_id: str) -> Iterator[None]:
-    """Give the triggers of a Dag run to another triggerer, as Airflow's database shows it; then back."""
+    """Assign the triggers of a Dag run to another triggerer in Airflow's database, for the block."""
     mine = "id IN (SELECT trigger_id FROM task_instance WHERE dag_id = ? AND run_id = ?)"
     with closing(sqlite3.connect(airflow.home / "airflow.db", timeout=60)) as database:
         with database:

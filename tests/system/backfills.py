@@ -1,4 +1,4 @@
-"""Backfills of the flights' days, checked by consumers of their own: what several Airflows have in common."""
+"""Backfills of the flights' days, checked by independent consumers; shared by tests on several Airflows."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ FIRST = dt.date(2001, 1, 1)
 def backfill(
     airflow: AirflowStandalone, kafka: EmbeddedKafka, dag_id: str, *, days: int, at_once: int = 3
 ) -> Callable[..., None]:
-    """Backfill the days, with a cursor beside them; return what backfills again and finds all unchanged.
+    """Backfill the days, with a concurrent cursor; return a function that backfills again and checks all.
 
-    :param at_once: Dag runs at a time.
+    :param at_once: number of concurrent Dag runs.
     """
     source, given = flights_input()
     print(source)
@@ -39,7 +39,7 @@ def backfill(
     pipeline = Pipeline(kafka, dag_id, dag_id)
     before = pipeline.look()
     create(airflow, dag_id, last, at_once=at_once)
-    cursor = airflow.trigger(f"{dag_id}_cursor")  # while the intervals are at work
+    cursor = airflow.trigger(f"{dag_id}_cursor")  # while the intervals run
     first = wait(airflow, dag_id, days, tries=1)
     assert airflow.wait_for_run(f"{dag_id}_cursor", cursor) == "success"
     assert sum(one["records_written"] for one in first.values()) == len(messages)
@@ -62,32 +62,32 @@ def backfill(
 
 
 def create(airflow: AirflowStandalone, dag_id: str, last: dt.date, *options: str, at_once: int = 3) -> None:
-    """Make a backfill of the days before the last one, by Airflow's command."""
+    """Create a backfill of the days before ``last`` with Airflow's command."""
     command = [
         *("backfill", "create", "--dag-id", dag_id, "--max-active-runs", str(at_once)),
         *("--from-date", FIRST.isoformat(), "--to-date", (last - dt.timedelta(days=1)).isoformat()),
         *options,
     ]
-    _wait_for_the_last_one(airflow, dag_id)
+    _wait_until_none_runs(airflow, dag_id)
     with airflow.standing_still():
         done = airflow.cli(*command)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def _wait_for_the_last_one(airflow: AirflowStandalone, dag_id: str) -> None:
-    """Wait until no backfill of the Dag runs: the scheduler looks for ended ones every half minute."""
+def _wait_until_none_runs(airflow: AirflowStandalone, dag_id: str) -> None:
+    """Wait until no backfill of the Dag runs: the scheduler checks for ended ones every half minute."""
     deadline = time.monotonic() + 120
     while True:
         known = airflow.api.call("GET", f"/backfills?dag_id={dag_id}")["backfills"]
-        open_ones = [one["id"] for one in known if one["completed_at"] is None]
-        if not open_ones:
+        running = [one["id"] for one in known if one["completed_at"] is None]
+        if not running:
             return
-        assert time.monotonic() < deadline, f"{open_ones} do not end; {airflow.condition()}\n{airflow.logs()}"
+        assert time.monotonic() < deadline, f"{running} do not end; {airflow.condition()}\n{airflow.logs()}"
         time.sleep(0.5)
 
 
 def wait(airflow: AirflowStandalone, dag_id: str, days: int, *, tries: int) -> dict[str, dict]:
-    """Wait until the task of every day has succeeded in that try; return its XCom by run."""
+    """Wait until every day's task has succeeded in try ``tries``; return its XComs by run."""
     deadline = time.monotonic() + 60 + 30 * days
     while True:
         runs = airflow.api.call("GET", f"/dags/{dag_id}/dagRuns?limit=100&run_type=backfill")["dag_runs"]
@@ -121,14 +121,14 @@ def _failed(airflow: AirflowStandalone, found: dict[str, str], dag_id: str) -> s
 def _check(kafka: EmbeddedKafka, name: str, wanted: Counter, dead: Counter, messages: list[Message]) -> None:
     flights = read_topic(kafka.client_config(), f"{name}-out")
     assert Counter((one.key, canonical(json.loads(one.value or b""))) for one in flights) == wanted
-    # The cursor's run wrote the same dead letters, once more.
+    # The cursor's run wrote the same dead letters again.
     letters = read_topic(kafka.client_config(), f"{name}-dead")
     assert Counter(one.value for one in letters) == dead + dead
     assert len(flights) + dead.total() == len(messages)
 
 
 def _check_tiles(runs: Iterable[RunRecord]) -> None:
-    """The ranges of all runs meet end to start in each partition, from its first record on."""
+    """Assert that the ranges of all runs are contiguous in each partition, from its first record on."""
     ranges: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
     for one in (one for run in runs for one in run.ranges):
         ranges[one.partition].append((one.start, one.end))
@@ -138,5 +138,5 @@ def _check_tiles(runs: Iterable[RunRecord]) -> None:
 
 
 def day_of(message: Message) -> dt.date:
-    """Return the day that a flight belongs to."""
+    """Return the day of a flight."""
     return dt.datetime.fromtimestamp(message.timestamp / 1000, dt.timezone.utc).date()

@@ -1,4 +1,4 @@
-"""An OpenTelemetry collector: keeps the metrics and spans that Airflow's processes send."""
+"""An OpenTelemetry collector that keeps the metrics and spans of Airflow's processes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Collector:
         self._server.server_close()
 
     def environment(self) -> dict[str, str]:
-        """What makes an Airflow send here."""
+        """Return the environment that makes an Airflow send to this collector."""
         return {
             "AIRFLOW__METRICS__OTEL_ON": "True",
             "AIRFLOW__TRACES__OTEL_ON": "True",
@@ -45,14 +45,14 @@ class Collector:
         }
 
     def metrics(self, dag_id: str) -> dict[str, float]:
-        """Return the metrics of this package for a Dag: sums of counters and of timers, last of gauges."""
+        """Return this package's metrics for a Dag: sums of counters and timers, last values of gauges."""
         latest: dict[tuple[str, int], float] = {}
         for body in self._received["/v1/metrics"]:
             for resource in ExportMetricsServiceRequest.FromString(body).resource_metrics:
                 for scope in resource.scope_metrics:
                     for metric in scope.metrics:
                         for start, value in _points(metric, dag_id):
-                            latest[metric.name, start] = value  # counters grow, process by process
+                            latest[metric.name, start] = value  # counters are cumulative per process
         found: dict[str, float] = {}
         for (name, _), value in latest.items():
             if name.startswith("airflow.eos."):

@@ -1,4 +1,4 @@
-"""Run Dag files by ``dag.test()``, one after the other, and write what became of them as JSON.
+"""Run Dag files with ``dag.test()``, one after the other, and write the results as JSON.
 
 See ``AirflowEnv.dag_tests``.
 """
@@ -15,7 +15,7 @@ import pendulum
 
 
 def run(file: str, dag_id: str, logical_date: str, conf: dict[str, Any]) -> dict[str, Any]:
-    """Run one Dag; return what became of it."""
+    """Run one Dag and return the result."""
     spec = importlib.util.spec_from_file_location(f"dag_file_{Path(file).stem}", file)
     assert spec is not None
     assert spec.loader is not None

@@ -1,4 +1,4 @@
-"""What every flight of an input must become, worked out without Spark."""
+"""The expected output of every flight, computed without Spark."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MALFORMED = tuple(
 
 
 def flights_input() -> tuple[str, list[Message]]:
-    """The 20,000 real flights, or a generated stream as long where the file is not there; and broken rows."""
+    """Return the 20,000 real flights, or as many generated ones if the file is missing, and broken rows."""
     if REAL.exists():
         return f"real flights of {REAL.name}", [*read_flights(REAL), *MALFORMED]
     return "20,000 generated flights (the file of real ones is not here)", [
@@ -39,7 +39,7 @@ def flights_input() -> tuple[str, list[Message]]:
 
 
 def expected(value: bytes | None) -> str | None:
-    """The class of a flight, None for a dead letter."""
+    """Return the class of a flight, or None for a dead letter."""
     try:
         flight = json.loads(value or b"")
     except ValueError:
@@ -74,7 +74,7 @@ def expected_output(
 
 
 def canonical(flight: dict[str, object]) -> str:
-    """One text per flight; a null field and an absent one are the same."""
+    """Return a canonical text of a flight; a null field and a missing one are the same."""
     return json.dumps({name: what for name, what in flight.items() if what is not None}, sort_keys=True)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 class Gate:
-    """A place where tasks of a test Dag wait while it is shut."""
+    """A gate at which tasks of a test Dag wait while it is shut."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self._hold = folder / f"{name}.hold"
@@ -21,7 +21,7 @@ class Gate:
         self._hold.unlink(missing_ok=True)
 
     def wait(self, processes: int = 1, timeout: float = 240) -> list[int]:
-        """Wait until so many processes have come since it was shut; return their ids, in order."""
+        """Wait until this many processes have reached it since it was shut; return their ids, in order."""
         deadline = time.monotonic() + timeout
         while True:
             found = (

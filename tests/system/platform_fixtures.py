@@ -27,10 +27,10 @@ def big_airflow(
     env: Mapping[str, str] | None = None,
     **options: Any,
 ) -> Iterator[AirflowPlatform]:
-    """Two schedulers on PostgreSQL, laid out in an empty folder; its Dags look for their gates in another.
+    """Start two schedulers on PostgreSQL, deployed in an empty folder; the Dags' gates are in ``folder``.
 
-    :param env: further environment variables; they win.
-    :param options: of :class:`AirflowPlatform`.
+    :param env: further environment variables; they take precedence.
+    :param options: options of :class:`AirflowPlatform`.
     """
     (deployed / "dags").mkdir()
     (deployed / "spark_apps").symlink_to(ROOT / "spark_apps")

@@ -1,4 +1,4 @@
-"""One run on a big Airflow: who is killed at which gate, and what the four columns say of it."""
+"""One run on a large Airflow that is held at a gate, and checks of the columns of docs/retries.md."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tests.system.retries_table import Columns, Pipeline, added, grown
 
 @dataclass(frozen=True)
 class Held:
-    """A Dag run whose task stands at a gate.
+    """A Dag run whose task waits at a gate.
 
     :param before: the columns before it was triggered.
-    :param sent: what it must write, each once.
-    :param process: of the task's first try; 0 if it is not known.
+    :param sent: values that it must write, each once.
+    :param process: process id of the task's first try; 0 if unknown.
     """
 
     dag_id: str
@@ -28,7 +28,7 @@ class Held:
 
 
 def hold_run(airflow: AirflowPlatform, pipeline: Pipeline, gate: Gate, dag_id: str, name: str) -> Held:
-    """Publish, trigger, and wait until the task has come to the gate."""
+    """Publish, trigger, and wait until the task has reached the gate."""
     gate.shut()
     held = begin_run(airflow, pipeline, dag_id, name)
     (process,) = gate.wait()
@@ -43,7 +43,7 @@ def begin_run(airflow: AirflowPlatform, pipeline: Pipeline, dag_id: str, name: s
 
 
 def ends_once(airflow: AirflowPlatform, held: Held, *, committed_by: int, tries: list[str]) -> None:
-    """Wait for success; all was written once, by that try, and Airflow counted these tries."""
+    """Wait for success; check that the given try wrote everything once, and the states of Airflow's tries."""
     state = airflow.wait_for_run(held.dag_id, held.run_id)
     seen = [str(one["state"]) for one in airflow.api.tries(held.dag_id, held.run_id, "copy")]
     log = airflow.task_log(held.dag_id, held.run_id, "copy", len(seen))

@@ -1,4 +1,4 @@
-"""The columns of the table in docs/retries.md, of one pipeline: output, offsets, ledger."""
+"""The columns of the table in docs/retries.md for one pipeline: output, offsets, ledger."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from flights_input import Message, publish  # isort: skip
 
 @dataclass(frozen=True)
 class Columns:
-    """What was there at one moment.
+    """The columns at one moment.
 
     :param output: values that ``read_committed`` readers see.
-    :param offset: how far the group has read, summed over the partitions of the source.
-    :param runs: records of the pipeline in the ledger, in the order of their commits.
+    :param offset: the group's committed offsets, summed over the partitions of the source.
+    :param runs: the pipeline's records in the ledger, in commit order.
     """
 
     output: Counter[bytes]
@@ -50,12 +50,12 @@ class Pipeline:
         self._sink = sink or f"{name}-out"
 
     def look(self) -> Columns:
-        """Return the columns as they are now."""
+        """Return the current columns."""
         output = Counter(one.value or b"" for one in read_topic(self._kafka, self._sink))
         return Columns(output, self._offset(), tuple(self._runs()))
 
     def publish(self, prefix: str, count: int = 100) -> Counter[bytes]:
-        """Add records to the source; return their values."""
+        """Publish records to the source; return their values."""
         sent = [
             Message(b"%d" % (n % 7), f"{prefix}-{n}".encode(), 1_700_000_000_000 + n) for n in range(count)
         ]
@@ -63,11 +63,11 @@ class Pipeline:
         return Counter(message.value for message in sent)
 
     def uncommitted(self) -> int:
-        """Count what ``read_uncommitted`` readers see of the output: also what was aborted, or is open."""
+        """Return the number of output records under ``read_uncommitted``, including aborted and open ones."""
         return count_records(self._kafka, self._sink, "read_uncommitted")
 
     def moved_by_somebody_else(self, offset: int) -> None:
-        """Commit an offset of partition 0 to the group, as a consumer of its own would."""
+        """Commit an offset of partition 0 to the group, as a foreign consumer would."""
         commit_offset(self._kafka, self._group, self._source, offset)
 
     def _offset(self) -> int:
@@ -83,18 +83,18 @@ class Pipeline:
     def _runs(self) -> list[RunRecord]:
         try:
             return run_records(Deployment(self._kafka, LedgerSettings()), self._ledger_name)[0]
-        except LedgerMissing:  # made by the first run of all
+        except LedgerMissing:  # the very first run creates it
             return []
 
 
 def added(before: Columns, after: Columns) -> list[tuple[str, int]]:
-    """Return run id and try of every run the ledger holds now and did not hold before."""
+    """Return run id and try of every run that was added to the ledger."""
     known = {run.run_key for run in before.runs}
     assert all(run in after.runs for run in before.runs), "a record of the ledger was changed"
     return [(run.run_id, run.try_number) for run in after.runs if run.run_key not in known]
 
 
 def grown(before: Columns, sent: Counter[bytes], **changes: Any) -> Columns:
-    """Return the columns after all that was sent has been processed once."""
+    """Return the columns expected after all sent records have been processed once."""
     fields = {"output": before.output + sent, "offset": before.offset + sent.total(), "runs": before.runs}
     return Columns(**{**fields, **changes})

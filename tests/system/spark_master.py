@@ -1,4 +1,4 @@
-"""The REST side of a standalone master with drivers: it says what a test tells it, notes who is ended."""
+"""A fake REST API of a standalone master: reports driver states set by the test, and records kills."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class SparkMaster:
-    """Answers as https://spark.apache.org/docs/latest/spark-standalone.html#rest-api says, on loopback."""
+    """Answers on loopback as in https://spark.apache.org/docs/latest/spark-standalone.html#rest-api."""
 
     def __init__(self) -> None:
         self.states: dict[str, str] = {}
@@ -47,6 +47,6 @@ class SparkMaster:
         self._server.server_close()
 
     def connection(self) -> dict[str, Any]:
-        """Return the JSON form of an Airflow connection to it."""
+        """Return the JSON form of an Airflow connection to the master."""
         extra = {"deploy-mode": "cluster", "rest-port": self._server.server_port}
         return {"conn_type": "spark", "host": "spark://127.0.0.1", "port": 7077, "extra": extra}

@@ -1,4 +1,4 @@
-"""Backfills by a real scheduler: daily intervals of the flights, several at once, again, and backwards.
+"""Backfills by a real scheduler: daily intervals of the flights, concurrent, repeated, and backwards.
 
 ``make test`` backfills the Dag that loads a table: ``test_flights_table``.
 """
@@ -23,7 +23,7 @@ from flights_input import publish  # isort: skip
 @pytest.mark.chaos
 @pytest.mark.timeout(900)
 def test_days_are_backfilled_and_again_backwards(airflow: AirflowStandalone, kafka: EmbeddedKafka) -> None:
-    """Every flight of the days once; a cursor of the same pipeline beside them keeps its offsets."""
+    """Every flight is written once; a concurrent cursor of the same pipeline keeps its offsets."""
     again = backfill(airflow, kafka, "four", days=4)
     again(2, "--reprocess-behavior", "completed", "--run-backwards")
 
@@ -33,9 +33,9 @@ def test_days_are_backfilled_and_again_backwards(airflow: AirflowStandalone, kaf
 def test_all_ninety_days_are_backfilled_twice_and_backwards(
     airflow: AirflowStandalone, kafka: EmbeddedKafka
 ) -> None:
-    """As the few days, with every flight there is; once more as it was, in each order."""
+    """All days with all flights are written once; repeated backfills, in either order, change nothing."""
     again = backfill(airflow, kafka, "ninety", days=90)
-    again(1)  # Airflow's own rule: a run that exists is not made again
+    again(1)  # Airflow's own rule: an existing run is not created again
     again(2, "--reprocess-behavior", "completed")
     again(3, "--reprocess-behavior", "completed", "--run-backwards")
 
@@ -45,7 +45,7 @@ def test_all_ninety_days_are_backfilled_twice_and_backwards(
 def test_partitions_are_found_though_a_backfill_names_new_runs(
     airflow: AirflowStandalone, kafka: EmbeddedKafka
 ) -> None:
-    """A reprocess backfill of a partitioned Dag makes new runs: the partition key finds what is committed."""
+    """A reprocess backfill of a partitioned Dag creates new runs: the partition key finds committed work."""
     days = 2
     messages = [one for one in flights_input()[1] if (day_of(one) - FIRST).days < days and one.key != b"XXX"]
     publish(kafka.client_config(), "partitioned-in", messages)

@@ -1,4 +1,4 @@
-"""The comparison benchmark in short form: it measures what it says and counts what was written."""
+"""Short forms of the benchmarks: they run, report their measurements and count the output."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ CLOSING = r"bench: dataframe \d+\.\d\d, arrow \d+\.\d\d of tuned at-least-once S
 
 
 def benchmark(out, *arguments):
-    """Run ``python -m benchmarks`` to its end, with its reports in ``out``; what others print is shown."""
+    """Run ``python -m benchmarks`` to its end, with reports in ``out``; print its standard error."""
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks", *arguments, "--out", str(out)],
         cwd=ROOT,
-        capture_output=True,  # apart: Spark's Python daemon may have its last word behind the closing line
+        capture_output=True,  # separately: Spark's Python daemon may print after the last line
         text=True,
         check=False,
         timeout=560,
@@ -35,7 +35,7 @@ def benchmark(out, *arguments):
 @pytest.mark.chaos
 @pytest.mark.timeout(600)
 def test_the_comparison_runs_every_contender_and_reports(tmp_path, monkeypatch):
-    """All contenders in one run; the outputs are counted; JSON, chart and closing line say the same."""
+    """All contenders run; the outputs are counted; JSON, chart and last line agree."""
     monkeypatch.setenv("WARM_UPS", "0")
     done = benchmark(tmp_path, "--records", "20000", "--rounds", "1")
     assert done.returncode == 0, done.stdout[-5_000:]
@@ -59,7 +59,7 @@ def test_the_comparison_runs_every_contender_and_reports(tmp_path, monkeypatch):
 
 @pytest.mark.timeout(600)
 def test_the_way_of_a_small_run_stays_within_its_bounds(tmp_path):
-    """What the driver calls and sends for a small run: a change that makes it longer is seen here."""
+    """Bounds the driver's calls and requests for a small run: a change that adds some fails here."""
     bounds = {
         "functions": 423,
         "modules": 81,
@@ -67,7 +67,7 @@ def test_the_way_of_a_small_run_stays_within_its_bounds(tmp_path):
         "commit_frames": 10,
         "describe_topics": 4,
     }
-    # Each look for the end of the transaction sends five; brokers are not always as fast with its markers.
+    # Each check for the end of the transaction sends five; brokers take different times to write markers.
     requests = 45 + 2 * 5
     done = benchmark(tmp_path, "way")
     assert done.returncode == 0, done.stdout[-5_000:]
@@ -106,7 +106,7 @@ def test_the_curves_are_measured_and_drawn(tmp_path):
 @pytest.mark.chaos
 @pytest.mark.timeout(600)
 def test_the_pages_are_right_and_measured(tmp_path, monkeypatch):
-    """Each page and its twin in JSON, behind more runs than are drawn one by one."""
+    """Each page and its JSON twin are right, after more runs than are drawn one by one."""
     monkeypatch.setenv("RUNS", "400")
     done = benchmark(tmp_path, "page", "--rounds", "1")
     assert done.returncode == 0, done.stdout[-5_000:]
@@ -143,7 +143,7 @@ def test_a_run_is_spread_over_executors_of_each_cluster(tmp_path):
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("kind", ["clients", "streams", "flink"])
 def test_the_java_peers_copy_everything_once_per_job(embedded_kafka, kafka_topic, kind):
-    """They are measured for what they commit: so a reader of committed records counts it."""
+    """A reader of committed records counts what the peers write: the benchmark compares commits."""
     source, sink = kafka_topic(partitions=4), kafka_topic(partitions=4)
     records.publish(embedded_kafka.bootstrap_servers, source, 2_000)
     times = fresh.measure(fresh.command(kind), embedded_kafka.bootstrap_servers, source, sink, 2_000, jobs=2)
@@ -155,7 +155,7 @@ def test_the_java_peers_copy_everything_once_per_job(embedded_kafka, kafka_topic
 @pytest.mark.chaos
 @pytest.mark.timeout(600)
 def test_tables_are_written_counted_and_compared(tmp_path, monkeypatch):
-    """Both processes and Spark's own job to Parquet; the memory of a task by the size of its files."""
+    """Both process functions and Spark's own job to Parquet, and a task's memory by file size."""
     monkeypatch.setenv("WARM_UPS", "0")
     done = benchmark(tmp_path, "tables", "--records", "20000", "--rounds", "1")
     assert done.returncode == 0, done.stdout[-5_000:]

@@ -1,4 +1,4 @@
-"""Data intervals of a Dag, by ``dag.test()``."""
+"""Data intervals of a Dag, with ``dag.test()``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.system.flights_support import canonical, expected_output, make_topics
 
 from flights_input import Message, generate_flights, publish  # isort: skip
 
-# Processes start cold, on whatever machine. Backfills show the same under a real scheduler.
+# Processes start cold, on any machine. Backfill tests show the same under a real scheduler.
 pytestmark = [pytest.mark.timeout(600), pytest.mark.chaos]
 
 DAGS = ROOT / "tests" / "system" / "dags"
@@ -32,7 +32,7 @@ def kafka() -> Iterator[EmbeddedKafka]:
 
 
 def of_day(messages: list[Message], day: int) -> list[Message]:
-    """The flights of a day of January 2001."""
+    """Return the flights of a day of January 2001."""
     date = dt.date(2001, 1, day)
     utc = dt.timezone.utc
     return [one for one in messages if dt.datetime.fromtimestamp(one.timestamp / 1000, utc).date() == date]

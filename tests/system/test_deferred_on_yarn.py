@@ -1,4 +1,4 @@
-"""A run that waits in a real triggerer for its driver on a real YARN: what happens to either meanwhile."""
+"""A run that waits in a real triggerer for its driver on a real YARN, while either of them fails."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FILES = ("on_yarn.py", "on_yarn_app.py")
 
 @dataclass
 class Place:
-    """An Airflow, a YARN and a broker, and where the drivers of one test meet."""
+    """An Airflow, a YARN and a broker, and the folder in which the drivers of one test synchronise."""
 
     airflow: AirflowPlatform
     yarn: YarnCluster
@@ -48,9 +48,9 @@ class Place:
         return run_id, application
 
     def triggerer_looks(self, run_id: str, triggerers: int = 1) -> None:
-        """Wait until the trigger is at work: before, it has no on_kill.
+        """Wait until the trigger runs: before that, it has no on_kill.
 
-        :param triggerers: how many have followed this run, this one included.
+        :param triggerers: number of triggerers that have followed this run so far.
         """
         log = self.airflow.home / "logs" / f"dag_id={DAG}" / f"run_id={run_id}" / f"task_id={TASK}"
 
@@ -62,7 +62,7 @@ class Place:
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    """All three, with a Dag of which nobody else knows."""
+    """Start all three, with a Dag that no other Airflow has."""
     folder = tmp_path_factory.mktemp("on-yarn")
     (folder / "dags").mkdir()
     (folder / "meeting").mkdir()
@@ -70,7 +70,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         shutil.copy(ROOT / "tests" / "system" / "dags" / name, folder / "dags")
     with YarnCluster(1) as yarn, EmbeddedKafka() as kafka:
         for topic in ("on-yarn-in", "on-yarn-out"):
-            # The records' timestamps are years old: by time, a broker would delete them in minutes.
+            # The records' timestamps are years old: time-based retention would delete them within minutes.
             kafka.create_topic(topic, partitions=4, config=TOPIC_CONFIG)
         meeting = {"spark.yarn.appMasterEnv.EOS_TEST_MEETING": str(folder / "meeting")}
         env = {
@@ -90,14 +90,14 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 
 @pytest.fixture
 def place(running: Place) -> Place:
-    """The same, with nobody at the meeting."""
+    """Return the running place, with an empty meeting folder."""
     for path in running.meeting.iterdir():
         path.unlink()
     return running
 
 
 def test_a_deferred_task_commits_and_holds_no_worker(place: Place) -> None:
-    """The driver is let go: the triggerer sees its end, the ledger has the run."""
+    """The driver is released: the triggerer sees its end, and the ledger has the run."""
     before, sent = place.pipeline.look(), place.pipeline.publish("plain")
     run_id, application = place.half_way()
     eventually(lambda: place.airflow.task_processes(DAG, run_id, TASK), lambda seen: seen == [])
@@ -110,7 +110,7 @@ def test_a_deferred_task_commits_and_holds_no_worker(place: Place) -> None:
 
 
 def test_a_deferred_task_that_is_marked_failed_ends_its_application(place: Place) -> None:
-    """The triggerer ends it; nothing is committed until the task is cleared, then everything once."""
+    """The triggerer ends it; nothing is committed until the task is cleared, then everything is, once."""
     before, sent = place.pipeline.look(), place.pipeline.publish("marked")
     run_id, application = place.half_way()
     place.airflow.set_task_state(DAG, run_id, TASK, "failed")
@@ -126,7 +126,7 @@ def test_a_deferred_task_that_is_marked_failed_ends_its_application(place: Place
 
 
 def test_a_deferred_task_that_is_cleared_is_done_by_another_application(place: Place) -> None:
-    """The triggerer ends the first one, half way; the next try submits another, which writes it all."""
+    """The triggerer ends the first one half way; the next try submits another, which writes everything."""
     before, sent = place.pipeline.look(), place.pipeline.publish("cleared")
     run_id, application = place.half_way()
     place.airflow.clear(DAG, run_id, [TASK])
@@ -141,8 +141,23 @@ def test_a_deferred_task_that_is_cleared_is_done_by_another_application(place: P
     assert [one["state"] for one in place.airflow.api.tries(DAG, run_id, TASK)][-1] == "success"
 
 
+def test_a_task_that_is_cleared_without_a_triggerer_ends_its_application(place: Place) -> None:
+    """The next try does: nobody else could, and the driver would work beside its own until it is fenced."""
+    before, sent = place.pipeline.look(), place.pipeline.publish("alone")
+    run_id, application = place.half_way()
+    place.airflow.kill_component("triggerer", tree=True)
+    place.airflow.clear(DAG, run_id, [TASK])
+    assert place.yarn.wait_until_ended(application) == "KILLED"
+    let_go(place.meeting)
+    place.airflow.start_components("triggerer")
+    assert place.airflow.wait_for_run(DAG, run_id) == "success"
+    after = place.pipeline.look()
+    assert after == grown(before, sent, runs=after.runs)
+    assert added(before, after) == [(run_id, 2)]
+
+
 def test_a_triggerer_that_is_killed_leaves_the_application_alone(place: Place) -> None:
-    """The next one follows the same driver; an end that no triggerer saw is found by the one after it."""
+    """The next triggerer follows the same driver; if none sees its end, a later triggerer finds it."""
     before, sent = place.pipeline.look(), place.pipeline.publish("orphaned")
     run_id, application = place.half_way()
     known = set(place.yarn.applications())

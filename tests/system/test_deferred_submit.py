@@ -1,4 +1,4 @@
-"""A submitted run that waits in a real triggerer: the ledger decides; marking the task ends the driver."""
+"""A submitted run that waits in a real triggerer: the ledger decides; marking the task kills the driver."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.timeout(600)  # processes start cold, on whatever machi
 def test_driver_that_fails_after_its_commit_is_a_success(
     airflow: AirflowStandalone, kafka: EmbeddedKafka, spark_master: SparkMaster
 ) -> None:
-    """No worker is held. One driver dies early and another is submitted, which dies after its commit."""
+    """No worker is occupied. One driver dies early and another is submitted, which dies after its commit."""
     pipeline = Pipeline(kafka, "driver", "driver.copy")
     before = pipeline.look()
     sent = pipeline.publish("driver")
@@ -66,7 +66,7 @@ def test_driver_that_fails_after_its_commit_is_a_success(
 def test_marked_while_deferred_the_driver_is_killed(
     airflow: AirflowStandalone, kafka: EmbeddedKafka, spark_master: SparkMaster
 ) -> None:
-    """The trigger's on_kill, in the triggerer: nobody else is there to do it."""
+    """The trigger's on_kill kills it, in the triggerer: no other process could."""
     pipeline = Pipeline(kafka, "driver", "driver.copy")
     before = pipeline.look()
     run_id = "marked"
@@ -84,7 +84,7 @@ def test_marked_while_deferred_the_driver_is_killed(
 def test_driver_outlives_a_triggerer_that_lost_it_to_another(
     airflow: AirflowStandalone, spark_master: SparkMaster
 ) -> None:
-    """Airflow tells a triggerer that was away for too long the same as when a user ends the task."""
+    """Airflow sends a triggerer that was unresponsive for too long the same signal as for a killed task."""
     run_id = "taken"
     driver = f"driver-{run_id}-1"
     spark_master.states[driver] = "RUNNING"
@@ -106,7 +106,7 @@ def test_driver_outlives_a_triggerer_that_lost_it_to_another(
 def test_time_out_while_deferred_ends_the_driver(
     airflow: AirflowStandalone, kafka: EmbeddedKafka, spark_master: SparkMaster
 ) -> None:
-    """Nothing of Airflow counts the task's time while it is deferred."""
+    """The trigger enforces it: Airflow itself does not count the task's time while it is deferred."""
     before = Pipeline(kafka, "driver", "driver.copy").look()
     run_id = "late"
     spark_master.states[f"driver-{run_id}-1"] = "RUNNING"
@@ -120,7 +120,7 @@ def test_time_out_while_deferred_ends_the_driver(
 def test_driver_of_a_killed_task_ends_with_it(
     airflow: AirflowStandalone, kafka: EmbeddedKafka, folder: Path
 ) -> None:
-    """Client mode: marked failed, the driver, its JVM and spark-submit are gone; a clear does the work."""
+    """In client mode, marking the task failed ends driver, JVM and spark-submit; a clear does the work."""
     pipeline = Pipeline(kafka, "submitted", "submitted_held.copy")
     before = pipeline.look()
     sent = pipeline.publish("submitted")
@@ -137,7 +137,7 @@ def test_driver_of_a_killed_task_ends_with_it(
         gate.open()
     assert airflow.task("submitted_held", run_id, "copy")["state"] == "failed"
     assert pipeline.look() == before
-    # Cleared while the scheduler ends the run, the task would never run.
+    # A task cleared while the scheduler ends the run would never run.
     assert airflow.wait_for_run("submitted_held", run_id) == "failed"
     airflow.clear("submitted_held", run_id, ["copy"])
     assert airflow.wait_for_run("submitted_held", run_id) == "success"

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.timeout(900)
 
 
 def demo(*arguments: str) -> str:
-    """Run the demo to its end; return what it printed, without the last line, which is checked here."""
+    """Run the demo to its end, check its last line, and return the rest of its output."""
     env = {key: value for key, value in os.environ.items() if not key.startswith("AIRFLOW__")}
     env["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{env.get('PATH', '')}"
     env["PYTHONPATH"] = str(ROOT)
@@ -39,7 +39,7 @@ def test_the_demo_kills_a_run_half_way_and_ends_exact():
 
 
 def test_an_airflow_that_does_not_have_what_the_example_dags_import_is_refused(monkeypatch, capsys):
-    """In one line, before anything starts."""
+    """It is refused in one line, before anything starts."""
     monkeypatch.setattr("demo.__main__.AIRFLOW_VERSION", (3, 1))
     monkeypatch.setattr("sys.argv", ["demo"])
     with pytest.raises(SystemExit):

@@ -1,4 +1,4 @@
-"""`make docs` builds a whole site from the pages and the docstrings."""
+"""`make docs` builds the whole site from the pages and the docstrings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
     sys.version_info < (3, 11), reason="Sphinx's releases for Python 3.10 read other Markdown"
 )
 def test_the_site_is_built_without_a_warning_and_without_a_network(tmp_path):
-    """Links between pages and to headings are followed, docstrings are read; nothing is fetched."""
+    """Links between pages and to headings are resolved, docstrings are parsed; nothing is fetched."""
     code = (
         "import socket, sys\n"
         "def refuse(self, address): raise OSError(f'a network in the build: {address}')\n"

@@ -1,4 +1,4 @@
-"""Every example Dag is executed, by ``dag.test()`` on one broker."""
+"""Every example Dag is executed, with ``dag.test()`` on one broker."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def env(kafka: EmbeddedKafka, tmp_path_factory: pytest.TempPathFactory) -> Airfl
 
 
 def run(env: AirflowEnv, logical_date: str, *dag_ids: str) -> Iterator[dict[str, Any]]:
-    """The XComs of successful runs, by task."""
+    """Yield the XComs of each successful run, by task."""
     for done in env.dag_tests(*((DAGS / f"{dag_id}.py", dag_id, logical_date) for dag_id in dag_ids)):
         assert done["state"] == "success", done["output"][-6000:]
         yield {name: one["xcom"] for name, one in done["tasks"].items()}
@@ -74,7 +74,7 @@ def test_day_is_waited_for_classified_and_reported(env: AirflowEnv, kafka: Embed
 @pytest.mark.chaos
 @pytest.mark.parametrize("dag_id", ["flights_batched", "flights_on_arrival"])
 def test_whole_topic_is_classified(env: AirflowEnv, kafka: EmbeddedKafka, dag_id: str) -> None:
-    """flights_batched waits for 10,000 records, flights_on_arrival for its asset: both read all there is."""
+    """flights_batched waits for 10,000 records, flights_on_arrival for its asset: both read the topic."""
     (done,) = run(env, "2026-01-05T00:00:00Z", dag_id)
     if "enough" in done:
         assert done["enough"]["lag"] == len(FLIGHTS)
@@ -87,7 +87,7 @@ MIDNIGHT = dt.datetime(2026, 1, 2, tzinfo=dt.timezone.utc)
 
 @pytest.fixture(scope="module")
 def orders(kafka: EmbeddedKafka) -> list[Message]:
-    """Orders of the day before midnight, of the day before that, and of the first minutes after it."""
+    """Orders of the day before midnight, the day before that, and the first minutes after midnight."""
     messages = [
         Message(
             b"%d" % n,
@@ -102,7 +102,7 @@ def orders(kafka: EmbeddedKafka) -> list[Message]:
 
 @pytest.mark.chaos
 def test_orders_of_a_day_are_filtered(env: AirflowEnv, kafka: EmbeddedKafka, orders: list[Message]) -> None:
-    """orders_daily, whose function stands in the Dag file: the large orders of the day, each once."""
+    """orders_daily, with its function in the Dag file, writes the day's large orders, each once."""
     (_,) = run(env, "2026-01-02T00:00:00Z", "orders_daily")
     day = range(int(MIDNIGHT.timestamp() * 1000) - 86_400_000, int(MIDNIGHT.timestamp() * 1000))
     wanted = [one.value for one in orders if one.timestamp in day and json.loads(one.value)["price"] >= 100]
@@ -115,7 +115,7 @@ def test_orders_of_a_day_are_filtered(env: AirflowEnv, kafka: EmbeddedKafka, ord
 def test_orders_are_read_by_a_task_for_each_partition(
     env: AirflowEnv, kafka: EmbeddedKafka, orders: list[Message]
 ) -> None:
-    """orders_by_partition, a decorated task mapped over partitions that its function does not take."""
+    """orders_by_partition maps a decorated task over partitions, which are no parameter of its function."""
     before = Counter(one.value for one in read_topic(kafka.client_config(), "orders-large"))
     (_,) = run(env, "2026-01-02T00:00:00Z", "orders_by_partition")
     written = Counter(one.value for one in read_topic(kafka.client_config(), "orders-large")) - before
@@ -125,7 +125,7 @@ def test_orders_are_read_by_a_task_for_each_partition(
 
 @pytest.mark.chaos
 def test_customers_lose_their_addresses(env: AirflowEnv, kafka: EmbeddedKafka) -> None:
-    """customers_masked, an Arrow process in a file of its own: every row once, keys and times kept."""
+    """customers_masked, an Arrow function in its own file, writes every row once, with key and timestamp."""
     for topic in ("customers", "customers-masked"):
         kafka.create_topic(topic, partitions=2)
     began = int(dt.datetime.now(dt.timezone.utc).timestamp() * 1000) - 60_000

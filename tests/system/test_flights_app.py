@@ -25,7 +25,7 @@ def spark() -> Iterator[Any]:
 
 
 def test_every_row_is_classified_or_a_dead_letter(spark: Any) -> None:
-    """For generated flights, each limit and all malformed shapes Spark's answer equals plain Python's."""
+    """For generated flights, each limit and all malformed shapes, Spark's result equals plain Python's."""
     limits = [
         Message(b"K", f'{{"date":"d","origin":"o","destination":"e","delay":{delay}}}'.encode(), 0)
         for delay in (-60, -1, 0, 14, 15, 59, 60, 179, 180, 522, "null")
@@ -67,7 +67,7 @@ def test_dead_letter_says_what_is_wrong_and_where_it_was_read(spark: Any) -> Non
 
 
 def test_generated_stream_is_the_same_each_time() -> None:
-    """The generator is a function of its arguments, and breaks about the asked fraction."""
+    """The generator is a pure function of its arguments; about the given fraction is malformed."""
     first = list(generate_flights(5000, malformed=0.1))
     assert first == list(generate_flights(5000, malformed=0.1))
     _, dead = expected_output(first)

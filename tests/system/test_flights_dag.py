@@ -1,4 +1,4 @@
-"""The example Dag by ``dag.test()``, on the real flights."""
+"""The example Dag with ``dag.test()``, on the real flights."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def kafka() -> Iterator[EmbeddedKafka]:
 def test_every_flight_is_classified_once_and_broken_rows_are_dead_letters(
     kafka: EmbeddedKafka, tmp_path: Path, record_property: pytest.RecordProperty
 ) -> None:
-    """20,000 flights and every kind of broken row, in two runs: the exact multiset, and no offset twice."""
+    """Two runs over 20,000 flights and every kind of broken row write the exact multiset; no offset twice."""
     source, messages = flights_input()
     record_property("input", source)
     print(source)

@@ -32,7 +32,7 @@ DAYS = 3
 def test_days_are_in_the_table_once_though_a_task_is_killed_and_all_are_backfilled_again(
     airflow: AirflowStandalone, kafka: EmbeddedKafka, lake: dict[str, str], folder: Path
 ) -> None:
-    """A task is killed when its files are written and it is about to publish them; the rest is the Dag's."""
+    """A task is killed after it has written its files and before it publishes them; retries do the rest."""
     messages = [one for one in flights_input()[1] if (day_of(one) - FIRST).days < DAYS]
     publish(kafka.client_config(), "table-in", messages)
     airflow.wait_for_dag(DAG)
@@ -78,7 +78,7 @@ def _xcoms(airflow: AirflowStandalone, runs: list[dict[str, Any]], *, tries: int
 
 
 def _check_rows(table: Any, messages: list[Message]) -> None:
-    """DuckDB, which shares no code with the writer, finds each record once, as a flight or as it was."""
+    """Assert that DuckDB, which shares no code with the writer, finds each record once, broken ones raw."""
     twice = "select source_partition, source_offset from rows group by all having count(*) > 1"
     assert rows_of(table, twice) == []
     columns = "epoch_ms(departure), origin, delay, malformed"

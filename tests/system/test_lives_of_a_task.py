@@ -1,4 +1,4 @@
-"""What Airflow tells a task about its lives: the operator's identity stands on it."""
+"""Numbers that Airflow gives to a task's executions: the operator's run identity depends on them."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def lives(folder: Path, task_id: str = "work") -> list[dict[str, Any]]:
 
 @pytest.mark.chaos
 def test_only_a_clear_of_the_task_itself_is_another_life(airflow: AirflowStandalone, folder: Path) -> None:
-    """Retry after SIGKILL: same number. Neighbour cleared: same. Task or whole run cleared: a new number.
+    """A retry, or a cleared neighbour: same number. Task or whole run cleared: a new number.
 
-    Cleared while it runs, and ended by Airflow for that: a new number. A task that ends by itself before
+    Cleared while it runs, and therefore ended by Airflow: a new number. A task that ends on its own before
     Airflow's next heartbeat is retried instead.
     """
     hold = folder / "work.hold"
@@ -61,13 +61,13 @@ def test_only_a_clear_of_the_task_itself_is_another_life(airflow: AirflowStandal
 
     assert [(life["try_number"], life["task"]) for life in lives(folder)] == [
         (1, 0),
-        (2, 0),  # a retry: the clear of the neighbour is not ours
+        (2, 0),  # a retry: the neighbour's clear does not count
         (3, 2),
         (4, 3),
         (5, 4),  # cleared while it ran, and ended by Airflow
         (6, 5),
     ]
-    # Airflow 3.1 does not count the clear of a task in a Dag run that goes on.
+    # Airflow 3.1 does not count the clear of a task in a running Dag run.
     counted = [0, 0, 1, 2, 2, 3] if AIRFLOW_VERSION < (3, 2) else [0, 1, 2, 3, 4, 5]
     assert [life["dag_run"] for life in lives(folder)] == counted
     assert airflow.xcom(DAG_ID, run_id, "work") == lives(folder)[-1]

@@ -1,4 +1,4 @@
-"""What a run shows of itself under a real scheduler: metrics, spans, links."""
+"""Observability of a run under a real scheduler: metrics, spans, links."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DECIDED = ("unknown", "fenced")
 def test_run_whose_answer_is_lost_commits_once_and_tells_of_it(
     airflow: AirflowStandalone, kafka: EmbeddedKafka, collector: Collector, folder: Path
 ) -> None:
-    """As metrics, a span for each state in the trace of the task, both links, and lineage with the ranges."""
+    """It emits metrics, a span per state in the task's trace, both links, and lineage with the ranges."""
     lost = Pipeline(kafka, "lost", "loses_its_answer.copy")
     before = lost.look()
     sent = lost.publish("lost")

@@ -1,4 +1,4 @@
-"""Two schedulers on PostgreSQL, with Celery workers or the LocalExecutor: what dies, stands, or is lost.
+"""Two schedulers on PostgreSQL, with Celery workers or the LocalExecutor: killed, frozen or lost parts.
 
 Rows of docs/retries.md. One Airflow of each kind is started for all of them.
 """
@@ -51,7 +51,7 @@ def platform(
 
 @pytest.fixture(autouse=True)
 def whole(platform: AirflowPlatform, request: pytest.FixtureRequest) -> None:
-    """Start what earlier tests have killed; ``make test`` goes on with what is left, to save time."""
+    """Restart components killed by earlier tests; ``make test`` continues without them, to save time."""
     dead = [name for name in platform.components if not platform.is_running(name)]
     if dead and request.node.get_closest_marker("chaos") is not None:
         platform.start_components(*dead)
@@ -70,13 +70,13 @@ at_committed = pytest.mark.parametrize("gate", ["committed"], indirect=True)
 
 @pytest.fixture
 def held_open(kafka: EmbeddedKafka) -> Pipeline:
-    """Of the Dag whose task waits at a gate while its transaction is open."""
+    """The pipeline of the Dag whose task waits at a gate while its transaction is open."""
     return Pipeline(kafka, "open", "stays_open.copy")
 
 
 @pytest.fixture
 def late(kafka: EmbeddedKafka) -> Pipeline:
-    """Of the Dag whose task waits at a gate after its commit."""
+    """The pipeline of the Dag whose task waits at a gate after its commit."""
     return Pipeline(kafka, "late", "reports_late.copy")
 
 
@@ -91,12 +91,12 @@ def has_open_transaction(kafka: EmbeddedKafka, group: str) -> bool:
 def test_worker_killed_with_its_transaction_open(
     platform: AirflowPlatform, kafka: EmbeddedKafka, held_open: Pipeline, gate: Gate
 ) -> None:
-    """A worker dies with all it started: the other one takes the next try, which writes everything once."""
+    """A worker dies with its descendants: the other one runs the next try, which writes everything once."""
     held = hold_run(platform, held_open, gate, "stays_open", "worker")
     assert has_open_transaction(kafka, "open")
     dead = platform.owner_of(held.process)
     assert held.process in platform.kill_component(dead, tree=True)
-    # The next try stands at the gate before the test looks: nothing of the dead one was seen by then.
+    # The next try waits at the gate: the dead one has left nothing visible by then.
     (_, second) = gate.wait(2)
     assert platform.owner_of(second) != dead
     assert held_open.look() == held.before
@@ -109,7 +109,7 @@ def test_worker_killed_with_its_transaction_open(
 def test_scheduler_killed_while_a_transaction_is_open(
     platform: AirflowPlatform, kafka: EmbeddedKafka, held_open: Pipeline, gate: Gate
 ) -> None:
-    """The worker goes on, the other scheduler takes the end over: one try, everything once."""
+    """The worker goes on, and the other scheduler handles its end: one try, everything once."""
     held = hold_run(platform, held_open, gate, "stays_open", "scheduler")
     assert has_open_transaction(kafka, "open")
     platform.kill_component(platform.scheduler_of("stays_open", held.run_id, "copy"))
@@ -124,7 +124,7 @@ def test_scheduler_killed_while_its_task_is_queued(platform: AirflowPlatform, he
         held = begin_run(platform, held_open, "stays_open", "queued")
         platform.wait_for_task("stays_open", held.run_id, "copy", ["queued"])
         dead = platform.scheduler_of("stays_open", held.run_id, "copy")
-        # What it has queued and not sent yet stays queued until [scheduler] task_queued_timeout.
+        # A task that it has queued but not sent stays queued until [scheduler] task_queued_timeout.
         sent = re.compile(f"Setting external_executor_id for .*{held.run_id}")
         eventually((platform.home / f"{dead}.log").read_text, sent.search)
         platform.kill_component(dead)
@@ -134,7 +134,7 @@ def test_scheduler_killed_while_its_task_is_queued(platform: AirflowPlatform, he
 @on_celery
 @at_committed
 def test_scheduler_killed_after_the_commit(platform: AirflowPlatform, late: Pipeline, gate: Gate) -> None:
-    """The task has yet to end: the other scheduler hears of it."""
+    """The task ends later: the other scheduler handles it."""
     held = hold_run(platform, late, gate, "reports_late", "finishing")
     committed = late.look()
     platform.kill_component(platform.scheduler_of("reports_late", held.run_id, "copy"))
@@ -146,7 +146,7 @@ def test_scheduler_killed_after_the_commit(platform: AirflowPlatform, late: Pipe
 @on_celery
 @at_committed
 def test_api_server_away_after_the_commit(platform: AirflowPlatform, late: Pipeline, gate: Gate) -> None:
-    """The try cannot tell of its end, and the next one cannot begin; a clear succeeds from the record."""
+    """The try cannot report its end, and the next one cannot start; a clear succeeds from the record."""
     held = hold_run(platform, late, gate, "reports_late", "unheard")
     committed = late.look()
     platform.kill_component("api-server", tree=True)
@@ -166,9 +166,9 @@ def test_api_server_away_after_the_commit(platform: AirflowPlatform, late: Pipel
 def test_scheduler_killed_with_a_queued_task(
     platform: AirflowPlatform, held_open: Pipeline, gate: Gate, tree: bool
 ) -> None:
-    """The other one queues it again. What the dead one's executor had in its pipe comes late: refused."""
+    """The other one queues it again. A late start from the dead one's executor pipe is refused."""
     gate.shut()
-    gate.open()  # whoever comes is counted
+    gate.open()  # an open gate only counts processes
     runners = platform.task_runners()
     with stopped(runners):
         held = begin_run(platform, held_open, "stays_open", "queued")
@@ -193,7 +193,7 @@ def test_scheduler_killed_with_a_queued_task(
 def test_scheduler_killed_with_a_running_task(
     platform: AirflowPlatform, kafka: EmbeddedKafka, held_open: Pipeline, gate: Gate, tree: bool
 ) -> None:
-    """Its task dies with it, or is an orphan that the API server ends: the other scheduler tries again."""
+    """Its task dies with it, or as an orphan that the API server ends: the other scheduler retries it."""
     held = hold_run(platform, held_open, gate, "stays_open", "running")
     assert has_open_transaction(kafka, "open")
     dead = platform.scheduler_of("stays_open", held.run_id, "copy")
@@ -230,7 +230,7 @@ def test_scheduler_killed_with_a_committed_task(
 def test_twin_works_while_the_heartbeat_of_the_first_is_lost(
     platform: AirflowPlatform, held_open: Pipeline, gate: Gate
 ) -> None:
-    """The supervisor stands, its task does not: two processes work on one run, which is committed once."""
+    """The supervisor is frozen, its task is not: two processes work on one run, which is committed once."""
     held = hold_run(platform, held_open, gate, "stays_open", "twin")
     with stopped([parent_of(held.process)]):
         gate.wait(2)
@@ -238,14 +238,14 @@ def test_twin_works_while_the_heartbeat_of_the_first_is_lost(
         ends_once(platform, held, committed_by=2, tries=["failed", "success"])
         assert held.process in platform.processes()
     eventually(platform.processes, lambda seen: held.process not in seen, seconds=90)
-    # Its first write met the epoch of the second.
+    # Its first write was fenced by the epoch of the second.
     assert "a newer attempt exists" in platform.task_log("stays_open", held.run_id, "copy", 1)
     ends_once(platform, held, committed_by=2, tries=["failed", "success"])
 
 
 @on_both
 def test_whole_run_is_cleared_by_a_user(platform: AirflowPlatform, kafka: EmbeddedKafka) -> None:
-    """Over REST with the token of who signed in, both ways that the UI has; others are refused."""
+    """Over REST with a signed-in user's token, in both ways of the UI; requests without one are refused."""
     mapped = Pipeline(kafka, "mapped", "mapped.copy")
     before = mapped.look()
     held = begin_run(platform, mapped, "mapped", f"cleared-{platform.executor}")
@@ -274,7 +274,7 @@ def test_whole_run_is_cleared_by_a_user(platform: AirflowPlatform, kafka: Embedd
 def test_metadata_database_is_restored_from_before_the_runs(
     platform: AirflowPlatform, kafka: EmbeddedKafka
 ) -> None:
-    """Airflow knows nothing of its last runs and does them again: the ledger answers, nothing is repeated."""
+    """Airflow has lost its last runs and repeats them: the ledger answers, and nothing is written twice."""
     unlimited = Pipeline(kafka, "unlimited", "unlimited.copy")
     for dag_id in ("unlimited", "restored"):
         platform.wait_for_dag(dag_id)

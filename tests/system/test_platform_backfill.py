@@ -24,7 +24,7 @@ NOBODY_DIES = {
 def test_days_are_backfilled_by_four_workers(
     kafka: EmbeddedKafka, spark_connect: SparkConnectServer, folder: Path, tmp_path: Path
 ) -> None:
-    """Four days at a time, wherever they land: every flight once, and the ranges of the days meet."""
+    """Four concurrent days, on any worker: every flight is written once, the days' ranges are contiguous."""
     kind = {"executor": "CeleryExecutor", "workers": WORKERS, "slots": 1}
     with big_airflow(kafka, spark_connect, folder, tmp_path, env=NOBODY_DIES, **kind) as platform:
         started = time.monotonic()

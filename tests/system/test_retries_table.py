@@ -1,4 +1,4 @@
-"""What a real scheduler does: row by row of the table in docs/retries.md, all its columns.
+"""The table in docs/retries.md under a real scheduler: each row, with all its columns.
 
 The rows that need a JVM of their own are in ``test_runs_under_a_scheduler``, backfills in ``test_backfill``.
 """
@@ -35,7 +35,7 @@ RECORDS = 100
 
 @pytest.fixture
 def gate(folder: Path, request: pytest.FixtureRequest) -> Iterator[Gate]:
-    """The gate that the test names; open again at the end, whatever happened."""
+    """The gate that the test names; opened at the end in any case."""
     gate = Gate(folder, request.param)
     yield gate
     gate.open()
@@ -50,7 +50,7 @@ def unlimited(kafka: EmbeddedKafka) -> Pipeline:
 def test_clear_of_an_old_run_and_a_second_run_at_once(
     airflow: AirflowStandalone, unlimited: Pipeline, gate: Gate, collector: Collector
 ) -> None:
-    """A clear leaves the live run alone. A twin on its cursor fences it: it retries, nothing is repeated."""
+    """A clear does not affect the live run. A twin on its cursor fences it; it retries, repeating nothing."""
     start = unlimited.look()
     old = unlimited.publish("old")
     first = airflow.trigger("unlimited")
@@ -84,7 +84,7 @@ def test_clear_of_an_old_run_and_a_second_run_at_once(
     assert sorted(run for run, _ in added(before, after)) == sorted([live, twin])
     read = [airflow.xcom("unlimited", run, "copy")["records_read"] for run in (live, twin)]
     assert sorted(read) == [0, RECORDS]
-    # Whoever was fenced was told so and tried again.
+    # The fenced run logged it and retried.
     logs = "".join(
         airflow.task_log("unlimited", run, "copy", number) for run in (live, twin) for number in (1, 2)
     )
@@ -96,7 +96,7 @@ def test_clear_of_an_old_run_and_a_second_run_at_once(
 
 
 def asset_events(airflow: AirflowStandalone, run_id: str) -> list[dict[str, Any]]:
-    """What the run told about its outlet: each time the same, with ranges, counts and partitions."""
+    """Return the run's events about its outlet, each checked for ranges, counts and partitions."""
     events = airflow.api.call("GET", f"/assets/events?source_run_id={run_id}")["asset_events"]
     found = [event["extra"]["airflow_eos"] for event in events]
     for extra in found:
@@ -113,7 +113,7 @@ def asset_events(airflow: AirflowStandalone, run_id: str) -> list[dict[str, Any]
 @pytest.mark.chaos
 @pytest.mark.parametrize("gate", ["unlimited"], indirect=True)
 def test_marked_success_while_it_runs(airflow: AirflowStandalone, unlimited: Pipeline, gate: Gate) -> None:
-    """Airflow believes it, Kafka does not: nothing is written, the next run reads the range."""
+    """Airflow believes the mark, Kafka does not: nothing is written, and the next run reads the range."""
     before = unlimited.look()
     sent = unlimited.publish("marked")
     gate.shut()
@@ -137,7 +137,7 @@ def test_marked_success_while_it_runs(airflow: AirflowStandalone, unlimited: Pip
 def test_heartbeat_lost_while_the_old_process_lives(
     airflow: AirflowStandalone, unlimited: Pipeline, gate: Gate
 ) -> None:
-    """The scheduler gives the task up and tries again; the old one wakes up and is ended, late: no effect."""
+    """The scheduler gives up the task and retries; the old process wakes up late and is ended: no effect."""
     before = unlimited.look()
     sent = unlimited.publish("zombie")
     gate.shut()
@@ -146,7 +146,7 @@ def test_heartbeat_lost_while_the_old_process_lives(
     with stopped([parent_of(old), old]):
         gate.wait(2)  # the second try has taken the epoch
         assert airflow.task("unlimited", run_id, "copy")["try_number"] == 2
-    # Its supervisor learns that the try is over and sends SIGTERM: on_kill ends nothing but its own.
+    # Its supervisor learns that the try is over and sends SIGTERM: on_kill aborts only its own transaction.
     wait_until_gone(airflow, old)
     assert airflow.task("unlimited", run_id, "copy")["state"] == "running"
     gate.open()
@@ -158,7 +158,7 @@ def test_heartbeat_lost_while_the_old_process_lives(
 
 @pytest.mark.parametrize("gate", ["committed"], indirect=True)
 def test_killed_after_its_commit(airflow: AirflowStandalone, kafka: EmbeddedKafka, gate: Gate) -> None:
-    """The scheduler's retry finds the record of the try that nobody heard of."""
+    """The scheduler's retry finds the record of the try that could not report its commit."""
     late = Pipeline(kafka, "late", "reports_late.copy")
     before = late.look()
     sent = late.publish("late")
@@ -198,8 +198,8 @@ def test_task_told_to_stop_ends_its_transaction(
     told = time.time()
     eventually(state, lambda seen: seen == "CompleteAbort")
     assert pipeline.look() == before
-    # By the task's own clock: our questions take their time, too.
-    ended = eventually(lambda: said_at(airflow, "stays_open", run_id, "killed: the transaction of"), bool)
+    # By the task's own clock, as the test's polling takes time, too.
+    ended = eventually(lambda: logged_at(airflow, "stays_open", run_id, "killed: the transaction of"), bool)
     assert ended - told < 5
     gate.open()
     wait_success(airflow, "stays_open", run_id)
@@ -217,7 +217,7 @@ def test_task_time_out(airflow: AirflowStandalone, kafka: EmbeddedKafka, gate: G
     sent = timed.publish("timed")
     gate.shut()
     run_id = airflow.trigger("timed")
-    # Not the state between two tries, which is short: the next one may have come to the gate.
+    # Not the state between two tries, which is short: the next one may already wait at the gate.
     eventually(lambda: tries(airflow, "timed", run_id), lambda seen: seen[:1] == ["failed"], seconds=180)
     assert timed.look() == before
     gate.open()
@@ -232,7 +232,7 @@ def test_task_time_out(airflow: AirflowStandalone, kafka: EmbeddedKafka, gate: G
 def test_second_run_of_a_cursor_waits_and_a_moved_cursor_fails_at_once(
     airflow: AirflowStandalone, kafka: EmbeddedKafka, gate: Gate, folder: Path
 ) -> None:
-    """One at a time, each reads once. What a stranger moved is settled by reset-offsets, then by a clear."""
+    """Runs take turns, and read each record once. reset-offsets and a clear repair a moved cursor."""
     one = Pipeline(kafka, "one", "one_at_a_time.copy")
     before = one.look()
     sent = one.publish("one")
@@ -241,7 +241,7 @@ def test_second_run_of_a_cursor_waits_and_a_moved_cursor_fails_at_once(
     gate.wait()
     second = airflow.trigger("one_at_a_time")
     airflow.wait_for_run("one_at_a_time", second, ["running"])
-    # The scheduler looks at it again and again, and lets it wait.
+    # The scheduler examines it repeatedly, and leaves it waiting.
     airflow.wait_for_task("one_at_a_time", second, "copy", ["scheduled"])
     gate.open()
     for run_id in (first, second):
@@ -277,7 +277,7 @@ def test_second_run_of_a_cursor_waits_and_a_moved_cursor_fails_at_once(
 def test_replay_writes_once_more_what_somebody_confirmed(
     airflow: AirflowStandalone, kafka: EmbeddedKafka
 ) -> None:
-    """Unconfirmed it fails at once. Confirmed it writes, moves nothing, and the ledger says who and why."""
+    """Unconfirmed, it fails at once. Confirmed, it writes, moves no offset; the ledger says who and why."""
     replayed = Pipeline(kafka, "one", "replayed.replay", sink="replayed-out")
     replayed.publish("replayed")
     source = read_topic(kafka.client_config(), "one-in")
@@ -308,7 +308,7 @@ def test_replay_writes_once_more_what_somebody_confirmed(
 def test_pool_and_max_active_runs_let_runs_wait(
     airflow: AirflowStandalone, kafka: EmbeddedKafka, gate: Gate
 ) -> None:
-    """A pool with one slot, a Dag with one run at a time: what waits holds no epoch and loses nothing."""
+    """A pool with one slot, a Dag with one active run: waiting runs hold no epoch and lose nothing."""
     airflow.api.call("POST", "/pools", {"name": "single", "slots": 1})
     pipelines = [
         Pipeline(kafka, f"narrow{n}", f"narrow.copy{n}", source="narrow-in", sink="narrow-out")
@@ -355,7 +355,7 @@ def test_killed_between_two_rounds(airflow: AirflowStandalone, kafka: EmbeddedKa
 
 
 def test_on_committed_decides_what_a_clear_means(airflow: AirflowStandalone, kafka: EmbeddedKafka) -> None:
-    """Reprocess writes the recorded ranges once more and moves nothing; fail fails at once."""
+    """``reprocess`` writes the recorded ranges again and moves no offset; ``fail`` fails at once."""
     again = Pipeline(kafka, "again", "cleared.again", source="cleared-in", sink="cleared-again")
     never = Pipeline(kafka, "never", "cleared.never", source="cleared-in", sink="cleared-never")
     sent = again.publish("first")
@@ -364,7 +364,7 @@ def test_on_committed_decides_what_a_clear_means(airflow: AirflowStandalone, kaf
     first, only = again.look(), never.look()
     assert first.output == only.output == sent
 
-    again.publish("second")  # not what is asked for again
+    again.publish("second")  # not part of the recorded ranges
     airflow.clear("cleared", run_id, ["again", "never"])
     assert airflow.wait_for_run("cleared", run_id) == "failed"
     assert airflow.task("cleared", run_id, "again")["state"] == "success"
@@ -384,7 +384,7 @@ def test_on_committed_decides_what_a_clear_means(airflow: AirflowStandalone, kaf
 def test_run_made_again_under_its_id_is_the_same_work(
     airflow: AirflowStandalone, kafka: EmbeddedKafka
 ) -> None:
-    """Deleted, it is not a clear: neither repeated nor refused, whatever on_committed says."""
+    """A deleted and recreated run is not a clear: neither repeated nor refused, whatever on_committed is."""
     again = Pipeline(kafka, "again", "cleared.again", source="cleared-in", sink="cleared-again")
     never = Pipeline(kafka, "never", "cleared.never", source="cleared-in", sink="cleared-never")
     again.publish("deleted")
@@ -437,8 +437,8 @@ def tries(airflow: AirflowStandalone, dag_id: str, run_id: str) -> list[str]:
     return [one["state"] for one in airflow.api.tries(dag_id, run_id, "copy")]
 
 
-def said_at(airflow: AirflowStandalone, dag_id: str, run_id: str, text: str) -> float:
-    """Return when the first try's log says a text, in seconds since 1970; 0 while it does not."""
+def logged_at(airflow: AirflowStandalone, dag_id: str, run_id: str, text: str) -> float:
+    """Return the time of a text in the first try's log, in seconds since 1970; 0 if it is not there yet."""
     for line in airflow.task_log(dag_id, run_id, "copy", 1).splitlines():
         if text in line and line.endswith("}"):  # a line may be half written
             moment = json.loads(line)["timestamp"].replace("Z", "+00:00")
@@ -447,12 +447,12 @@ def said_at(airflow: AirflowStandalone, dag_id: str, run_id: str, text: str) -> 
 
 
 def wait_success(airflow: AirflowStandalone, dag_id: str, run_id: str) -> None:
-    """Wait for the run; a failure shows the task's log."""
+    """Wait for the run's success; a failure shows the task's log."""
     state = airflow.wait_for_run(dag_id, run_id)
     number = airflow.task(dag_id, run_id, "copy")["try_number"]
     assert state == "success", airflow.task_log(dag_id, run_id, "copy", number)[-6000:]
 
 
 def wait_until_gone(airflow: AirflowStandalone, process: int) -> None:
-    """Wait for the end of a task's process: Airflow's heartbeat brings it the news."""
+    """Wait for the end of a task's process, which learns of its state by Airflow's heartbeat."""
     eventually(airflow.processes, lambda seen: process not in seen, seconds=90)

@@ -1,4 +1,4 @@
-"""Runs with a JVM of their own under a real scheduler: cleared, killed, marked. Rows of docs/retries.md."""
+"""Runs with their own JVM under a real scheduler: cleared, killed, marked. Rows of docs/retries.md."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ pytestmark = pytest.mark.timeout(600)  # processes start cold, on whatever machi
 
 
 def test_cleared_run_is_found_and_writes_nothing(airflow: AirflowStandalone, kafka: EmbeddedKafka) -> None:
-    """Clear after the commit: the task succeeds from the ledger, readers see each flight once.
+    """After a clear following the commit, the task succeeds from the ledger; readers see each flight once.
 
-    No line of a healthy task is marked an error, though a JVM has started.
+    A healthy task's log has no error lines, even though it has started a JVM.
     """
     messages = [*generate_flights(2000, malformed=0.02), *MALFORMED]
     publish(kafka.client_config(), "flights", messages)
@@ -66,7 +66,7 @@ def test_cleared_run_is_found_and_writes_nothing(airflow: AirflowStandalone, kaf
 def test_task_marked_failed_ends_soon_and_leaves_nothing(
     airflow: AirflowStandalone, kafka: EmbeddedKafka, folder: Path
 ) -> None:
-    """Marked failed by hand while its executors work: it ends, nothing is open; a clear runs it all."""
+    """Marked failed by hand while its executors work: it ends, nothing stays open; a clear does the work."""
     held = Pipeline(kafka, "held", "held.copy")
     before = held.look()
     sent = held.publish("marked", 1000)
@@ -74,14 +74,14 @@ def test_task_marked_failed_ends_soon_and_leaves_nothing(
     processes = airflow.task_processes("held", run_id, "copy", tree=True)
     assert processes
     airflow.set_task_state("held", run_id, "copy", "failed")
-    # Airflow's heartbeat brings the news to the task.
+    # The task learns of it by Airflow's heartbeat.
     eventually(airflow.processes, lambda seen: not set(processes) & set(seen), seconds=90)
     assert airflow.task("held", run_id, "copy")["state"] == "failed"
     assert held.look() == before
     assert held.uncommitted() == before.output.total()
 
     (folder / "held.hold").unlink()
-    # Cleared while the scheduler ends the run, the task would never run.
+    # A task cleared while the scheduler ends the run would never run.
     assert airflow.wait_for_run("held", run_id) == "failed"
     airflow.clear("held", run_id, ["copy"])
     assert airflow.wait_for_run("held", run_id) == "success", airflow.task_log("held", run_id, "copy", 2)
@@ -113,11 +113,11 @@ def test_killed_task_is_retried_by_the_scheduler(
 
 
 def _start_and_hold(airflow: AirflowStandalone, folder: Path) -> str:
-    """Trigger the Dag and wait until its executors stand at the gate."""
+    """Trigger the Dag and wait until it has planned: its executors then wait at the gate."""
     (folder / "held.hold").touch()
     run_id = airflow.trigger("held")
     airflow.wait_for_task("held", run_id, "copy", ["running"])
     eventually(
-        lambda: airflow.task_log("held", run_id, "copy", 1), lambda log: "Starting Spark" in log, seconds=120
+        lambda: airflow.task_log("held", run_id, "copy", 1), lambda log: "state PLANNED" in log, seconds=120
     )
     return run_id

@@ -1,4 +1,4 @@
-"""Runs as Spark applications of their own: a real spark-submit, in client mode, also to a real cluster."""
+"""Runs as separate Spark applications: a real spark-submit, in client mode, also to a real cluster."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def cluster() -> Iterator[SparkCluster]:
 
 
 def test_submitted_function_commits_exactly_once(kafka: EmbeddedKafka, tmp_path: Path) -> None:
-    """The Dag names a function: the package brings the application."""
+    """The Dag names a function: the package supplies the application."""
     _submit(kafka, tmp_path, "submitted", {"spark_local": {"conn_type": "spark", "host": "local[2]"}})
 
 
@@ -48,14 +48,14 @@ def test_submitted_function_commits_exactly_once(kafka: EmbeddedKafka, tmp_path:
 def test_submitted_application_commits_exactly_once(
     kafka: EmbeddedKafka, cluster: SparkCluster, tmp_path: Path
 ) -> None:
-    """An application that opens the run itself, on a cluster: the package reaches its executors."""
+    """The Dag names an application that runs on a cluster: the package is shipped to its executors."""
     connection = {"conn_type": "spark", "host": cluster.master}
     _submit(kafka, tmp_path, "submitted_app", {"spark_cluster": connection})
     assert "Launching executor" in cluster.logs()
 
 
 def _submit(kafka: EmbeddedKafka, home: Path, dag_id: str, connections: dict[str, Any]) -> None:
-    """The ledger's record is the XCom; the shipped code runs; nothing of the connection is in the log."""
+    """Check that the XCom is the ledger's record, the shipped code runs, and the log hides the connection."""
     messages = [*generate_flights(3000, malformed=0.02), *MALFORMED]
     publish(kafka.client_config(), "flights", messages)
     env = AirflowEnv(home, kafka.bootstrap_servers, DAGS, connections=connections)

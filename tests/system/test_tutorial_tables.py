@@ -1,4 +1,4 @@
-"""docs/tutorial-tables.md under a real scheduler; what it prints at its end is what the page says."""
+"""docs/tutorial-tables.md under a real scheduler; its final output is that on the page."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tools.try_getting_started import block, commands
 
 
 def program(folder: Path, page: str, name: str, *arguments: str, env: dict[str, str]) -> str:
-    """Run a program of a page, with the tutorial's topic; return the last line that it printed."""
+    """Run a program of a page, with the tutorial's topic; return the last line of its output."""
     text = block(page, "python", f"# {name}").replace('"orders",', f'"{TOPIC}",')
     (folder / name).write_text(text)
     done = subprocess.run(
@@ -44,7 +44,7 @@ def run_states(airflow: AirflowStandalone) -> dict[str, str]:
 def test_orders_of_three_days_are_there_once_though_a_task_is_killed(
     airflow: AirflowStandalone, kafka: EmbeddedKafka, lake: dict[str, str], tmp_path: Path
 ) -> None:
-    """Killed when its files are written and its commit is not; the days before by the page's backfill."""
+    """A task is killed between its files and its commit; the page's backfill loads the days before."""
     connection = json.dumps({"conn_type": "iceberg", "extra": lake})
     env = {**os.environ, "AIRFLOW_HOME": str(tmp_path / "home"), "AIRFLOW_CONN_ICEBERG_DEFAULT": connection}
     started = (ROOT / "docs" / "getting-started.md").read_text()
@@ -80,7 +80,7 @@ def test_orders_of_three_days_are_there_once_though_a_task_is_killed(
 
 
 def test_what_is_typed_by_hand_is_one_block_each() -> None:
-    """What the test does by other means, or leaves to the reader."""
+    """Commands that the test replaces, or that are left to the reader, appear once each."""
     for begin in (
         "pip install",
         "airflow eos doctor",
@@ -92,7 +92,7 @@ def test_what_is_typed_by_hand_is_one_block_each() -> None:
 
 
 def test_the_page_kills_a_task_and_no_worker_of_the_executor() -> None:
-    """A worker that is killed while it waits for a task keeps the lock of the executor's queue."""
+    """A killed idle worker would keep the lock of the executor's queue."""
     pattern = shlex.split(block(TUTORIAL, "console", "pkill"))[-1]
     titles = [f"airflow worker -- {uuid.uuid4()}", "airflow worker -- LocalExecutor: <idle>"]
     assert [re.search(pattern, title) is not None for title in titles] == [True, False]

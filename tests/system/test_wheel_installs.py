@@ -1,4 +1,4 @@
-"""The wheel in an environment that holds what it declares and no more: found by Airflow, enough for a run."""
+"""The wheel in an environment with only its declared requirements: Airflow finds it, and a run works."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from airflow_eos_testing.spark_connect import SparkConnectServer
 from tests.support.linked_environment import make_linked_environment
 
 ROOT = Path(__file__).resolve().parents[2]
-# What a task does, without Airflow: a run on a Spark that is somewhere else.
+# A task's work without Airflow: a run on a remote Spark.
 RUN = """
 import json, sys
 from pyspark.sql import SparkSession
@@ -36,7 +36,7 @@ print(json.dumps({"read": record.records_read, "written": record.records_written
 
 
 def run(*command, fails=False, **kwargs):
-    """Run a command; one that ends otherwise than it must shows what it printed."""
+    """Run a command and return its output; an unexpected exit code shows the output."""
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, **kwargs)
     assert (done.returncode != 0) is fails, f"{command}:\n{done.stdout}\n{done.stderr}"
     return done.stderr if fails else done.stdout
@@ -44,7 +44,7 @@ def run(*command, fails=False, **kwargs):
 
 @pytest.fixture(scope="module")
 def client_only(tmp_path_factory):
-    """Install production's wheel and what it declares, no more; return its folder and environment.
+    """Install the production wheel and its declared requirements only; return folder and environment.
 
     ``make dist`` installs the wheels as users do, by pip from an index.
     """
@@ -58,7 +58,7 @@ def client_only(tmp_path_factory):
 
 @pytest.mark.timeout(900)
 def test_the_wheel_alone_makes_an_airflow_that_lists_the_provider(client_only):
-    """What the wheel declares suffices: nothing of the checkout or of its environment is used."""
+    """The declared requirements suffice: nothing of the checkout or its environment is used."""
     folder, env = client_only
     here = {"cwd": folder, "env": env}
     python = str(folder / "venv" / "bin" / "python")
@@ -74,7 +74,7 @@ def test_the_wheel_alone_makes_an_airflow_that_lists_the_provider(client_only):
 
 @pytest.mark.timeout(900)
 def test_production_alone_has_no_test_equipment_and_no_jars(client_only):
-    """Not installed, not registered, not 485 MB; a master that needs them says what is missing."""
+    """Neither installed nor registered, and no 485 MB of jars; a local master names what is missing."""
     folder, env = client_only
     here = {"cwd": folder, "env": env}
     python = str(folder / "venv" / "bin" / "python")
@@ -89,7 +89,7 @@ def test_production_alone_has_no_test_equipment_and_no_jars(client_only):
 
 @pytest.mark.timeout(900)
 def test_sparks_client_is_enough_for_a_run_on_spark_connect(client_only, embedded_kafka, kafka_topic):
-    """The process that schedules needs no JVM and no jars: a run is committed, its output is there once."""
+    """The client process needs no JVM and no jars: a run is committed, and its output is there once."""
     folder, env = client_only
     source, sink = kafka_topic(), kafka_topic()
     producer = Producer(embedded_kafka.client_config())

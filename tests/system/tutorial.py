@@ -1,4 +1,4 @@
-"""The Dag of docs/tutorial-tables.md as tests deploy it: with a topic of its own, on the Spark that stays."""
+"""The Dag of docs/tutorial-tables.md as tests deploy it: with its own topic, on the warm Spark server."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ TUTORIAL = (ROOT / "docs" / "tutorial-tables.md").read_text()
 
 
 def tutorial_dag() -> str:
-    """Return the text of the Dag file, of which the page shows the code."""
+    """Return the text of the Dag file whose code the page shows."""
     text = (ROOT / "dags" / f"{DAG}.py").read_text()
     topics = 'topics=["orders"],'
     assert topics in text

@@ -1,4 +1,4 @@
-"""What the benchmarks compute from their measurements."""
+"""Results that the benchmarks compute from their measurements."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_the_ratio_is_the_median_of_the_rounds_not_of_the_times():
-    """A slow minute of the machine hits both of a round."""
+    """A slow minute of the machine affects both times of a round."""
     assert ratio([1.0, 10.0, 2.0], [2.0, 20.0, 1.0]) == 0.5
 
 
@@ -61,7 +61,7 @@ def test_cpu_of_children_that_have_ended_is_counted():
 
 
 def test_waiting_costs_no_cpu():
-    """Seconds and CPU seconds are different things."""
+    """Elapsed seconds are not CPU seconds."""
     used = number_from(
         "import time\n"
         "from benchmarks.processes import cpu_seconds\n"
@@ -74,11 +74,11 @@ def test_waiting_costs_no_cpu():
 
 @pytest.mark.process
 def test_memory_of_a_tree_counts_shared_pages_once():
-    """A forked worker that touches nothing of its parent's takes nothing more."""
+    """A forked worker that touches none of its parent's memory adds nothing."""
     held = number_from(
         "import os, subprocess, sys, time\n"
         "from benchmarks.processes import PeakMemory\n"
-        # The parent ends last: what it shares would be the worker's between the looks at the two.
+        # The parent ends last: otherwise shared pages could count for the worker between the two samples.
         "work = 'import os, time; held = bytearray([1]) * 200_000_000;'\n"
         "work += 'os.fork() and os.wait() or time.sleep(1.5)'\n"
         "child = subprocess.Popen([sys.executable, '-c', work])\n"
@@ -90,7 +90,7 @@ def test_memory_of_a_tree_counts_shared_pages_once():
 
 
 def test_disk_that_a_block_needed_is_the_most_it_held(tmp_path):
-    """Sealed batches are gone when the run has ended."""
+    """Sealed batches are deleted when the run has ended."""
     used = number_from(
         "import time\n"
         "from pathlib import Path\n"
@@ -107,7 +107,7 @@ def test_disk_that_a_block_needed_is_the_most_it_held(tmp_path):
 
 
 def test_a_task_log_says_what_took_how_long():
-    """As the task runner writes it, with what others log in between."""
+    """From the task runner's log, with other lines in between."""
     events = [
         (10.0, "::group::Pre Execute"),
         (13.5, "state ASKED after 1.500 s"),
@@ -126,7 +126,7 @@ def test_a_task_log_says_what_took_how_long():
 
 
 def test_the_parts_of_a_task_are_drawn_one_behind_the_other():
-    """In the proportions of their seconds, named, with the sum at the end."""
+    """In proportion to their seconds, with names, and the sum at the end."""
     rows = {"one": {"a": 1.0, "b": 3.0}, "two": {"a": 1.0, "b": 1.0}}
     drawn = ET.fromstring(timeline_chart("A task", rows))
     bars = [(float(r.get("x")), float(r.get("width"))) for r in drawn.findall("{*}rect")[1:]]
@@ -139,14 +139,14 @@ def test_the_parts_of_a_task_are_drawn_one_behind_the_other():
 
 
 def without_flink(kind, workload):
-    """Start every contender but Flink, whose jars are not to be had."""
+    """Start every contender except Flink, whose jars are unavailable."""
     if kind == "flink":
         raise EmbeddedKafkaError("no repository answers")
     return [kind]
 
 
 def test_a_peer_that_cannot_be_had_is_left_out_and_said(monkeypatch, capsys):
-    """The rest is measured."""
+    """The others are measured."""
     monkeypatch.setattr(fresh, "command", without_flink)
     assert set(fresh.commands(fresh.CONTENDERS, (), "copy")) == set(fresh.CONTENDERS.values()) - {"flink"}
     assert (
@@ -171,6 +171,6 @@ def test_what_was_asked_for_or_is_ours_is_never_left_out(monkeypatch, kind, only
 
 @pytest.mark.parametrize(("only", "workload"), [(["arrow", "java"], "copy"), (["flink"], "parse")])
 def test_a_contender_that_there_is_not_is_an_error(only, workload, tmp_path):
-    """Without it, a comparison would end without the peer that it was to be made with."""
+    """Otherwise a comparison would end without the intended peer."""
     with pytest.raises(SystemExit, match=f"{only[-1]}: not a contender of the workload {workload}: tuned"):
         fresh.fresh(10, 1, tmp_path, only, workload)

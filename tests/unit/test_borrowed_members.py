@@ -1,4 +1,4 @@
-"""Private members of other packages that are used here: each is there, and its package has an upper bound."""
+"""Private members of other packages that we use: each exists, and its package has an upper bound."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ BORROWED = [
 
 @pytest.mark.parametrize(("package", "owner", "member"), BORROWED, ids=lambda value: value.rpartition(":")[2])
 def test_a_borrowed_member_is_there(package, owner, member):
-    """An update that takes it away is seen here, by name, and not in a task."""
+    """An update that removes it fails here, by name, and not in a task."""
     module, _, name = owner.partition(":")
     borrowed_from = importlib.import_module(module)
     if name:
@@ -107,7 +107,7 @@ def test_a_borrowed_member_is_there(package, owner, member):
 
 @pytest.mark.parametrize("package", sorted({package for package, _, _ in BORROWED}))
 def test_its_package_has_an_upper_bound(package):
-    """Nobody gets a version that was never tried."""
+    """No user gets a version that was never tested."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     every = [*project["dependencies"], *project["optional-dependencies"]["iceberg"]]
     (declared,) = [r for r in map(Requirement, every) if r.name == package]

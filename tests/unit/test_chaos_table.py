@@ -25,7 +25,7 @@ def test_every_cell_is_reachable_or_has_a_reason():
 
 
 def test_the_reasons_stand_in_the_documents():
-    """A cell that is left out is explained where people look."""
+    """A cell that is left out is explained in the documentation."""
     page = (Path(__file__).resolve().parents[2] / "docs" / "fault-campaign.md").read_text()
     for cell, reason in UNREACHABLE.items():
         rows = [
@@ -36,7 +36,7 @@ def test_the_reasons_stand_in_the_documents():
 
 
 def test_cells_are_read_from_the_command_line():
-    """A cell that cannot be is refused with its reason."""
+    """An impossible cell is refused with its reason."""
     assert cell_of("ZOMBIE:WRITTEN") == (Fault.ZOMBIE, State.WRITTEN)
     with pytest.raises(ValueError, match="EndTxn was answered before"):
         cell_of("END_TXN_ACK:COMMITTED")
@@ -45,7 +45,7 @@ def test_cells_are_read_from_the_command_line():
 
 
 def test_the_table_has_a_line_for_every_cell():
-    """What was injected, what was not, what cannot be."""
+    """What was injected, what was not, and what is impossible."""
     report = Report()
     cell = Cell(Fault.DRIVER, State.OPEN)
     report.add(cell, Outcome("next try committed", 1.25))
@@ -59,7 +59,7 @@ def test_the_table_has_a_line_for_every_cell():
 
 
 def test_the_last_line_counts_what_the_oracle_found():
-    """Measured numbers, whatever they are."""
+    """They are measured numbers, whatever they are."""
     verdict = judge(["0:0", "0:1"], [])
     assert last_line(3, 2, verdict) == (
         "chaos: 3 runs, 2 faults, 2 records in, 0 records out, 2 lost, 0 duplicated"

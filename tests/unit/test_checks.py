@@ -17,7 +17,7 @@ UNTYPED = {"tests"}
 
 
 def git(*arguments):
-    """Return the lines that a git command prints."""
+    """Return the lines of a git command's output."""
     done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.stderr == ""
     return done.stdout.splitlines()
@@ -37,7 +37,7 @@ def test_mypy_checks_every_folder_but_the_tests():
 
 
 def test_no_file_is_excused_from_all_type_errors():
-    """An ignore names the error that it ignores, and no override switches errors off."""
+    """An ignore comment names its error, and no override switches errors off."""
     pattern = "# type: ignore($|[^[])|# mypy:"
     blanket = git("grep", "-nE", pattern, "--", "*.py", ":!tests/unit/test_checks.py")
 

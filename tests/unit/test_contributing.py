@@ -1,4 +1,4 @@
-"""What a contributor and a public forge are told: paths, commands and files that exist."""
+"""Instructions for contributors and a public forge: paths, commands and files exist."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ TEXTS = [ROOT / "CONTRIBUTING.md", GITHUB / "pull_request_template.md", ROOT / "
 
 
 def parsed(path):
-    """Return what a YAML file holds; ``on`` is a key there, not a truth value."""
+    """Return the contents of a YAML file; ``on`` is a key there, not a boolean."""
     return yaml.load(path.read_text(), Loader=yaml.BaseLoader)
 
 
 def is_there(command):
-    """Whether a command is a make target, a tool of the environment, or an executable of the repository."""
+    """Return whether a command is a make target, a tool of the environment, or a repository's executable."""
     program, *arguments = command.split()
     if program == "make":
         return bool(arguments) and arguments[0] in TARGETS
@@ -48,7 +48,7 @@ def commands(node):
 
 
 def actions(node):
-    """Yield what the steps of a workflow use."""
+    """Yield the actions that the steps of a workflow use."""
     return re.findall(r"uses: (\S+)", node)
 
 
@@ -58,7 +58,7 @@ def actions(node):
     ids=lambda path: path.name,
 )
 def test_hooks_and_workflows_run_commands_that_exist(path):
-    """The commands of a developer, of the hooks and of continuous integration are the same."""
+    """Developers, hooks and continuous integration use the same commands."""
     used = list(commands(parsed(path)))
     assert used
     assert [command for command in used if not is_there(command)] == []
@@ -74,14 +74,14 @@ def test_a_command_that_is_gone_is_found():
 
 
 def test_hooks_download_nothing():
-    """They take the tools of ``.venv``, in the versions that continuous integration has."""
+    """They use the tools in ``.venv``, in the versions of continuous integration."""
     repositories = parsed(ROOT / ".pre-commit-config.yaml")["repos"]
     assert {repository["repo"] for repository in repositories} == {"local"}
     assert {hook["language"] for each in repositories for hook in each["hooks"]} == {"system"}
 
 
 def test_the_workflow_tries_every_python_that_the_package_admits_and_runs_the_whole_once():
-    """A classifier that no job has run would be a promise."""
+    """A classifier without a job would be an untested promise."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     named = re.findall(r"Python :: (3\.\d+)", "\n".join(project["classifiers"]))
     jobs = parsed(GITHUB / "workflows" / "ci.yml")["jobs"]
@@ -93,7 +93,7 @@ def test_the_workflow_tries_every_python_that_the_package_admits_and_runs_the_wh
 
 
 def test_local_actions_exist_and_the_others_have_a_version():
-    """``uses: ./path`` leads to an action of the repository."""
+    """``uses: ./path`` is an action in the repository."""
     used = {name for path in GITHUB.rglob("*.yml") for name in actions(path.read_text())}
     assert used
     own = {name for name in used if name.startswith("./")}
@@ -114,7 +114,7 @@ def test_issue_forms_are_whole(path):
 
 
 def test_a_bug_report_asks_for_the_doctor_and_the_log_and_says_to_look_for_secrets_first():
-    """What whoever answers needs, and what must not be in public."""
+    """What is needed for an answer, and what must not be public."""
     first, *questions = parsed(GITHUB / "ISSUE_TEMPLATE" / "bug_report.yml")["body"]
     assert "secrets" in first["attributes"]["value"]
     asked = {item["id"]: item for item in questions}
@@ -132,7 +132,7 @@ def test_make_targets_that_are_named_exist(path):
 
 
 def test_every_place_that_contributors_are_sent_to_exists():
-    """Code that moves takes the table along."""
+    """The table changes together with the code."""
     text = (ROOT / "CONTRIBUTING.md").read_text()
     quoted = [word for span in re.findall(r"`([^`\n]+)`", text) for word in span.split()]
     made = {".venv", "build", "dist"}
@@ -152,20 +152,20 @@ def test_the_table_of_changes_sends_every_change_to_code_and_to_a_test():
 
 
 def test_jobs_of_ci_run_on_the_python_that_the_documents_name() -> None:
-    """Unless a job names another."""
+    """Unless a job names another version."""
     python = parsed(GITHUB / "actions" / "setup" / "action.yml")["inputs"]["python"]
     assert f"python-{python['default']}" == CI_CELL
 
 
 @pytest.mark.parametrize("target", ["lint", "types", "layers", "class-data"])
 def test_a_target_sets_itself_up(target: str) -> None:
-    """In a fresh clone there is no environment."""
+    """A fresh clone has no environment."""
     plan = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True, check=True)
     assert "tools/setup" in plan.stdout
 
 
 def test_a_part_of_make_chaos_that_fails_stops_none_of_the_others(tmp_path: Path) -> None:
-    """An hour's other results are worth having, and the exit code says that not all went well."""
+    """The other results of an hour are kept, and the exit code is that of a failure."""
     stub = """#!/bin/sh
     echo $2 >> .cache/calls
     [ $2 != chaos ] || { echo line > .cache/chaos.txt; exit 1; }
@@ -177,7 +177,7 @@ def test_a_part_of_make_chaos_that_fails_stops_none_of_the_others(tmp_path: Path
         file.write_text(text)
         file.chmod(0o755)
 
-    # As at a prompt: a make around the tests would add lines of its own.
+    # As at a prompt: a make process around the tests would add its own lines.
     own = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
     done = subprocess.run(
         ["make", "chaos"], cwd=tmp_path, env=own, capture_output=True, text=True, check=False

@@ -1,4 +1,4 @@
-"""Counts that could not be had stay visible in sums."""
+"""Unknown counts stay visible in sums."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.unit.airflow.fakes import a_record
 
 
 def test_a_sum_with_an_unknown_count_is_unknown():
-    """It is not one less than the others."""
+    """It is not just the sum of the others."""
     assert total([]) == 0
     assert total([3, 4]) == 7
     assert total([3, NOT_COUNTED, 4]) == NOT_COUNTED

@@ -1,4 +1,4 @@
-"""What the documents say can be followed: links lead somewhere, quoted code is the code."""
+"""The documentation is consistent: links lead somewhere, and quoted code is the real code."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.documented_code import BLOCK, NAMES_FILE, PAGES, ROOT
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _TARGET = re.compile(r"\bmake ([a-z]+)\b")
 EXECUTORS = {"L": "LocalExecutor", "C": "CeleryExecutor"}
-"""Of the set-ups in docs/retries.md, those on PostgreSQL; without a name it is S, the one on SQLite."""
+"""Set-ups in docs/retries.md that use PostgreSQL; without a name it is S, the one with SQLite."""
 
 
 def name_of(page):
@@ -23,7 +23,7 @@ def name_of(page):
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_relative_links_lead_to_files(page):
-    """A file that moves takes its links along."""
+    """A moved file needs its links changed."""
     links = [link.partition("#")[0] for link in _LINK.findall(page.read_text())]
     local = [link for link in links if link and "://" not in link]
     assert [link for link in local if not (page.parent / link).exists()] == []
@@ -31,13 +31,13 @@ def test_relative_links_lead_to_files(page):
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_no_page_has_conflict_markers(page):
-    """Sphinx renders them as text, and other checks pass over them."""
+    """Sphinx renders them as text, and other checks ignore them."""
     assert re.findall(r"^(?:<{7} |>{7} ).*$", page.read_text(), re.MULTILINE) == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_code_that_names_its_file_is_an_excerpt_of_it(page):
-    """Examples are quoted, never copied: code that a test runs is what the reader sees."""
+    """Examples are excerpts, never copies: the reader sees code that a test runs."""
     stale = []
     for block in BLOCK.findall(page.read_text()):
         source = NAMES_FILE.match(block)
@@ -56,7 +56,7 @@ def test_other_code_is_valid_python(page):
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_names_that_link_to_code_are_in_it(page):
-    """``[`name`](module.py)``: the module, or something it defines; what is renamed is renamed here too."""
+    """``[`name`](module.py)``: the module, or something it defines; a renaming changes the page, too."""
     stale = []
     for name, link in re.findall(r"\[`([\w.]+)`\]\(([^)\s]+\.py)\)", page.read_text()):
         target = page.parent / link
@@ -78,7 +78,7 @@ def own_files_and_folders():
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=name_of)
 def test_files_and_folders_that_a_page_names_exist(page):
-    """Also those that are no links; a change's own log may name what is gone."""
+    """Also names without a link; only a change log may name deleted ones."""
     files, folders = own_files_and_folders()
     text = page.read_text()
     named = set(re.findall(r"`((?:\w+/)*\w+\.py)`", text))
@@ -103,11 +103,11 @@ def test_maps_of_packages_are_complete(page, packages):
     else:
         (layers,) = re.findall(r"## Layers\n\n```\n(.*?)```", text, re.DOTALL)
         names = set(re.findall(r"[a-z_]+", layers))
-        assert there - names - {"links", "testing"} == set()  # beside the layers
+        assert there - names - {"links", "testing"} == set()  # in addition to the layers
 
 
 def test_every_test_that_a_page_names_exists():
-    """A row that says which test holds it is held."""
+    """Each row names tests that exist."""
     files: dict[str, str] = {}
     for path in (ROOT / "tests").rglob("test_*.py"):
         files[path.name] = files.get(path.name, "") + path.read_text()
@@ -117,7 +117,7 @@ def test_every_test_that_a_page_names_exists():
 
 
 def test_every_row_of_the_retries_table_has_tests_on_the_set_ups_that_it_names():
-    """Each row ends with the tests that do what the row says, and the Airflows under which they do."""
+    """Each row ends with the tests that do what it says, and the Airflow set-ups in which they run."""
     text = (ROOT / "docs" / "retries.md").read_text()
     table = text[text.index("| what you do") : text.index("## Choosing")].strip().splitlines()
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table[2:]]
@@ -130,7 +130,7 @@ def test_every_row_of_the_retries_table_has_tests_on_the_set_ups_that_it_names()
 
 
 def set_ups(file, name):
-    """Return the set-ups of docs/retries.md under which a system test runs, by what it asks for."""
+    """Return the set-ups of docs/retries.md in which a system test runs, by its fixtures."""
     source = (ROOT / "tests" / "system" / file).read_text()
     module = ast.parse(source)
     (test,) = [node for node in module.body if isinstance(node, ast.FunctionDef) and node.name == name]
@@ -141,12 +141,12 @@ def set_ups(file, name):
 
 
 def is_given(node, names):
-    """Whether a statement gives one of the names its value."""
+    """Return whether a statement assigns one of the names."""
     return isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in names
 
 
 def test_make_targets_in_the_documents_exist():
-    """``make help`` and the documents agree."""
+    """``make help`` and the documentation agree."""
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     named = {target for page in PAGES for target in _TARGET.findall("\n".join(code_in(page)))}
     assert named
@@ -154,7 +154,7 @@ def test_make_targets_in_the_documents_exist():
 
 
 def test_tests_that_the_guarantees_name_exist():
-    """A statement names its experiment; an experiment that is renamed takes its page along."""
+    """A statement names its experiment; renaming an experiment has to change its page, too."""
     sources = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
     files = {path.stem for path in (ROOT / "tests").rglob("test_*.py")}
     pages = sorted((ROOT / "docs" / "guarantees").glob("*.md"))
@@ -171,12 +171,12 @@ def test_every_guarantee_has_a_row_and_a_page():
     rows = set(re.findall(r"^\| ([A-Z]\d)\*? \|.*test", (folder / "index.md").read_text(), re.MULTILINE))
     text = "\n".join(page.read_text() for page in folder.glob("*.md"))
     sections = set(re.findall(r"^## ([A-Z]\d):", text, re.MULTILINE))
-    assert wanted - rows == {"C6"}  # its row points to a table
+    assert wanted - rows == {"C6"}  # its row refers to a table
     assert sections == wanted
 
 
 def test_no_belief_has_two_rows():
-    """A merge that keeps both sides keeps a row beside its rewritten form."""
+    """A merge that keeps both sides keeps a row next to its rewritten form."""
     text = (ROOT / "docs" / "guarantees" / "beliefs.md").read_text()
     beliefs = re.findall(r"^\| ([^|*]+) \| [^|\s]", text, re.MULTILINE)
     assert len(beliefs) > 100
@@ -191,6 +191,6 @@ def code_in(page):
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_a_reset_that_names_an_owner_names_topics(page):
-    """A group without a cursor has no owner, and no topics either: the command asks for both."""
+    """A group without a cursor has no owner and no topics: the command needs both."""
     resets = re.findall(r".*reset-offsets.* --pipeline [A-Z].*", page.read_text())
     assert [line for line in resets if "--topic " not in line] == []

@@ -19,14 +19,14 @@ def imports(file):
 
 
 def test_every_folder_is_a_kind_or_shared():
-    """Nothing lies beside the kinds."""
+    """There is nothing next to the kinds."""
     folders = {path.name for path in TESTS.iterdir() if path.is_dir() and list(path.rglob("*.py"))}
 
     assert folders == KINDS | SHARED
 
 
 def test_no_test_imports_another_kind():
-    """A test that needs what another kind has moves it to ``support``."""
+    """If a test needs something of another kind, that moves to ``support``."""
     found = [(file, parts) for file in TESTS.rglob("*.py") for parts in imports(file)]
     assert len(found) > 100
 
@@ -40,7 +40,7 @@ def test_no_test_imports_another_kind():
 
 
 def test_support_knows_no_kind():
-    """What all share depends on none of them."""
+    """Shared code depends on no kind of test."""
     shared = [file for folder in SHARED for file in (TESTS / folder).rglob("*.py")]
 
     assert [parts for file in shared for parts in imports(file) if parts[1] in KINDS] == []

@@ -23,7 +23,7 @@ AIRFLOWS_KINDS = {"sensors", "triggers", "hooks", "decorators"}
 
 
 def bindings(source):
-    """Count what a module gives a vague name to: variables, parameters, what a loop goes through."""
+    """Count the vague names that a module binds: variables, parameters, loop targets."""
     nodes = list(ast.walk(ast.parse(source)))
     stored = [node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
     parameters = [node.arg for node in nodes if isinstance(node, ast.arg)]
@@ -45,7 +45,7 @@ def test_every_kind_of_binding_is_counted():
 
 
 def test_no_file_name_stands_in_two_packages():
-    """But for Airflow's kinds, whose modules have the name of what they sense, trigger or hook."""
+    """Except Airflow's kinds, whose modules are named by what they sense, trigger or hook."""
     folders = defaultdict(set)
     for path in PACKAGE.rglob("*.py"):
         folders[path.name].add(path.parent.relative_to(PACKAGE).as_posix())

@@ -57,6 +57,6 @@ def test_each_record_is_read_by_the_schema_that_it_names():
 
 @pytest.mark.parametrize("value", [b"", b"\x00\x00\x00\x01", b'{"item": "a"}', b"\x01\x00\x00\x00\x07rest"])
 def test_a_value_that_names_no_schema_is_refused(value):
-    """Not read as what it is not."""
+    """It is not read as something else."""
     with pytest.raises(ValueError, match="not in the registry's wire format"):
         try_process(on_fixed_schemas, [SourceRecord(value)])

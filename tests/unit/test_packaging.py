@@ -38,7 +38,7 @@ _PIN = re.compile(
 
 WHEELS = [("wheel", "airflow_eos"), ("testing_wheel", "airflow_eos_testing")]
 PROVIDERS = ("apache.kafka", "apache.spark", "cncf.kubernetes", "common.compat", "openlineage")
-# By what is imported; other names are alike but for the underscore.
+# By import name; other names differ only by the underscore.
 DISTRIBUTIONS = {
     **{name: f"apache-airflow-providers-{name.replace('.', '-')}" for name in PROVIDERS},
     "airflow": "apache-airflow",
@@ -63,7 +63,7 @@ OPTIONAL = {
     "pyiceberg": "the extra iceberg, for sinks that are tables of Iceberg",
 }
 
-# Put together, so that this file does not hold what it looks for.
+# Composed, so that this file does not contain what it searches for.
 _HOSTS = (
     "pypi" + ".org",
     "python" + "hosted.org",
@@ -78,7 +78,7 @@ _PATHS = ("/wo" + "rk/", "/ro" + "ot/", "/tmp/d" + "ev")
 
 
 def built(project, folder):
-    """Build a distribution's wheel, without build isolation: no network."""
+    """Build a distribution's wheel without build isolation, so that no network is needed."""
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
     done = subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -124,7 +124,7 @@ def testing_wheel(tmp_path_factory):
 
 
 def tracked_files():
-    """List the files git knows, with their text; binary ones are left out."""
+    """Return the files that git tracks, with their text, without binary ones."""
     command = ["git", "ls-files", "-z"]
     listing = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True).stdout
     for name in filter(None, listing.split("\0")):
@@ -137,7 +137,7 @@ def tracked_files():
 
 
 def pyproject():
-    """Return what pyproject.toml says."""
+    """Return the contents of pyproject.toml."""
     return tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
@@ -157,7 +157,7 @@ def pins():
 
 
 def pins_for(python):
-    """Return {name: version} as pip reads the constraints on one Python; two pins of a package are wrong."""
+    """Return {name: version} as pip reads the constraints on one Python; no package may have two pins."""
     found = [
         (name, version)
         for name, version, marker in pins()
@@ -169,7 +169,7 @@ def pins_for(python):
 
 @pytest.mark.parametrize(("fixture", "package"), WHEELS)
 def test_a_wheel_is_typed_and_licensed_and_holds_only_its_package(fixture, package, request):
-    """Type checkers find ``py.typed``; tests, demo and Dags stay at home."""
+    """Type checkers find ``py.typed``; tests, demo and Dags are not shipped."""
     names = request.getfixturevalue(fixture).namelist()
     assert f"{package}/py.typed" in names
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
@@ -180,7 +180,7 @@ def test_a_wheel_is_typed_and_licensed_and_holds_only_its_package(fixture, packa
 
 @pytest.mark.parametrize(("fixture", "package"), WHEELS)
 def test_a_wheel_holds_every_module_that_is_tracked(fixture, package, request):
-    """A module that the build leaves out would be missing for users only."""
+    """If the build left out a module, only users would miss it."""
     found = {re.fullmatch(rf"(?:testing/)?({package}/.+\.py)", name) for name, _ in tracked_files()}
     modules = {match[1] for match in found if match}
     assert modules
@@ -188,7 +188,7 @@ def test_a_wheel_holds_every_module_that_is_tracked(fixture, package, request):
 
 
 def test_the_pages_are_whole_and_a_plugin(wheel):
-    """Templates, style sheet and script go with the code; Airflow loads the plugin by its entry point."""
+    """Templates, style sheet and script are in the wheel; Airflow loads the plugin by its entry point."""
     (place,) = entry_points(wheel)["airflow.plugins"].values()
     module, _, name = place.partition(":")
     assert isinstance(getattr(importlib.import_module(module), name), type)
@@ -199,7 +199,7 @@ def test_the_pages_are_whole_and_a_plugin(wheel):
 
 
 def test_production_holds_no_test_equipment(wheel, testing_wheel):
-    """No pytest plugin, no error of an embedded thing; the extra brings the other wheel of this version."""
+    """No pytest plugin, no errors of embedded servers; the extra installs the other wheel of this version."""
     code = "\n".join(wheel.read(name).decode() for name in wheel.namelist() if name.endswith(".py"))
     assert "class EosError" in code
     assert re.findall(r"class \w*Embedded\w*|import pytest|airflow_eos_testing", code) == []
@@ -228,14 +228,14 @@ def entry_points(archive):
 
 
 def test_the_wheels_register_the_provider_and_the_pytest_plugin(wheel, testing_wheel):
-    """Airflow and pytest find us by entry points, and what they name can be imported."""
+    """Airflow and pytest find us by entry points, whose targets can be imported."""
     module, _, function = entry_points(wheel)["apache_airflow_provider"]["provider_info"].partition(":")
     assert callable(getattr(importlib.import_module(module), function))
     assert importlib.util.find_spec(entry_points(testing_wheel)["pytest11"]["airflow_eos"]) is not None
 
 
 def test_a_wheel_says_where_the_project_lives_and_who_makes_it(wheel, testing_wheel):
-    """What package indexes show."""
+    """As package indexes show it."""
     for archive in (wheel, testing_wheel):
         metadata = metadata_of(archive)
         assert metadata["Author"]
@@ -244,7 +244,7 @@ def test_a_wheel_says_where_the_project_lives_and_who_makes_it(wheel, testing_wh
 
 @pytest.mark.parametrize("fixture", ["wheel", "testing_wheel"])
 def test_links_of_a_published_description_lead_to_the_files_of_its_version(fixture, request):
-    """An index shows the text without the repository: a relative link would lead nowhere."""
+    """An index shows the text without the repository, where a relative link would be broken."""
     links = re.findall(r"\]\(([^)\s]+)\)", metadata_of(request.getfixturevalue(fixture)).get_payload())
     ours = f"https://github.com/airflow-eos/airflow-eos/blob/v{airflow_eos.__version__}/"
     own = [link.removeprefix(ours).partition("#")[0] for link in links if link.startswith(ours)]
@@ -255,12 +255,12 @@ def test_links_of_a_published_description_lead_to_the_files_of_its_version(fixtu
 
 @pytest.mark.parametrize(("fixture", "package"), WHEELS)
 def test_what_is_imported_is_declared_and_the_other_way_round(fixture, package, request):
-    """What another package happens to bring may leave with it; what nobody imports is weight."""
+    """Dependencies of other packages may disappear with them; unused ones are weight."""
     folder = ROOT / "testing" / package if package != "airflow_eos" else ROOT / package
     requirements = map(Requirement, metadata_of(request.getfixturevalue(fixture)).get_all("Requires-Dist"))
     declared = {canonicalize_name(r.name) for r in requirements if "extra" not in str(r.marker or "")}
 
-    # Production needs the client only, the test equipment starts what its jars hold.
+    # Production needs the client only; the test equipment starts servers from its jars.
     names = DISTRIBUTIONS if package == "airflow_eos" else {**DISTRIBUTIONS, "pyspark": "pyspark"}
     needed = {names.get(name, name) for name in imported(folder)} - {package.replace("_", "-")}
 
@@ -296,14 +296,14 @@ def test_constraints_are_exact_pins_in_order():
 
 @cache
 def installed():
-    """Return the Pythons that each installed version of a package is for."""
+    """Return the Python versions that each installed package version supports."""
     found = [distribution.metadata for distribution in distributions()]
     return {(canonicalize_name(one["Name"]), one["Version"]): one.get("Requires-Python") for one in found}
 
 
 @pytest.mark.parametrize("python", PYTHONS)
 def test_a_pin_runs_on_each_python_that_it_is_for(python):
-    """By the metadata of what is installed here: of a version that is pinned for other Pythons too."""
+    """By the metadata of installed packages, also for a version that is pinned for other Pythons."""
     refused = {
         name: requires
         for name, version in pins_for(python).items()
@@ -343,7 +343,7 @@ def test_pyspark_and_its_client_have_one_version(python):
     ("extra", "line"), [*((extra_of(line), line) for line in LINES), ("pyspark", LINES[-1])]
 )
 def test_an_extra_for_each_line_of_spark_admits_one_minor_version_of_both_distributions(extra, line, wheel):
-    """Whatever pip keeps and whatever it upgrades, both end in one minor version: they share a folder."""
+    """Whatever pip keeps or upgrades, both end with one minor version: they share a folder."""
     requirements = [Requirement(text) for text in metadata_of(wheel).get_all("Requires-Dist")]
     marker = f'extra == "{extra}"'
     bounds = {r.name: r.specifier for r in requirements if str(r.marker) == marker}
@@ -382,7 +382,7 @@ def test_no_tracked_file_names_a_registry_or_a_machine():
 
 
 def test_every_part_of_the_package_is_in_a_layer():
-    """What is in none may import anything."""
+    """A part in no layer could import anything."""
     contracts = pyproject()["tool"]["importlinter"]["contracts"]
     (layers,) = [contract["layers"] for contract in contracts if contract["type"] == "layers"]
     placed = {name for layer in layers for name in re.findall(r"airflow_eos\.(\w+)", layer)}

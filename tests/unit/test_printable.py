@@ -1,4 +1,4 @@
-"""What others chose is shown, never obeyed: control characters are escaped for terminals and logs."""
+"""Text from others is shown, never interpreted: control characters are escaped for terminals and logs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_tables_escape_and_json_is_exact(text):
-    """One row stays one line, in cells of any kind and as a name of a column."""
+    """One row stays one line, in cells of any kind and in a column's name."""
     outcome = Outcome({"key": text}, {"rows": [{"key": text, "nested": [text]}]})
     table = outcome.render("table")
     assert HOSTILE[text] in table
@@ -48,7 +48,7 @@ def test_tables_escape_and_json_is_exact(text):
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_an_error_of_a_command_is_one_line_that_a_terminal_can_show(text, capsys, monkeypatch):
-    """Also where the message quotes a name of the cluster; the JSON object has the name itself."""
+    """Also if the message quotes a name from the cluster; the JSON object has the name itself."""
 
     def fails(*_):
         raise GroupNotEmpty(text)
@@ -65,7 +65,7 @@ def test_an_error_of_a_command_is_one_line_that_a_terminal_can_show(text, capsys
 
 
 def test_errors_keep_their_lines_in_logs_and_nothing_else():
-    """A task's log shows the text of an error; programs, and the way out of Spark, take the message."""
+    """A task's log shows the text of an error; programs, and Spark's transport, use the message."""
     error = GroupNotEmpty("first\n\tsecond \x1b[2J")
     assert str(error) == "first\n\tsecond \\x1b[2J (docs/errors.md#groupnotempty)"
     assert error.message == "first\n\tsecond \x1b[2J"
@@ -75,7 +75,7 @@ def test_errors_keep_their_lines_in_logs_and_nothing_else():
 
 
 def test_lines_of_librdkafka_are_escaped(caplog):
-    """They quote what brokers answered."""
+    """They quote the brokers' answers."""
     caplog.set_level(logging.DEBUG, "airflow_eos.librdkafka")
     QuietLog().log(7, "%s [%s]", "FAIL", "refused \x1b[31m")
     assert caplog.messages == ["FAIL [refused \\x1b[31m]"]

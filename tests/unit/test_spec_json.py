@@ -61,7 +61,7 @@ MODES = [
 
 
 def test_every_range_mode_has_an_example():
-    """The tests below are about each mode that a specification may have."""
+    """The tests below cover each mode that a specification may have."""
     assert {type(ranges) for ranges in MODES} == set(get_args(RangeMode))
 
 
@@ -87,7 +87,7 @@ def test_a_specification_survives_the_way_to_another_process(ranges):
 
 
 def test_an_unknown_range_mode_is_refused():
-    """It is of another version, not explicit offset ranges."""
+    """It is of another version, and must not be read as explicit offset ranges."""
     data = json.loads(spec_to_json(SPEC))
     data["ranges"] = {"mode": "newest", "ranges": [["a", 0, 1, 2]], "advance": False}
     with pytest.raises(ConfigurationError, match=r"range mode 'newest' .* same version on both sides"):
@@ -110,19 +110,19 @@ def test_a_mapped_cursor_keeps_its_partition():
     ids=["cursor", "range", "spec"],
 )
 def test_a_number_that_json_has_not_is_refused_before_it_is_sent(specify):
-    """Of NumPy, as pandas gives it: a run that took it could not write its record, after all of its work."""
+    """NumPy's NaN, for example from pandas: a run with it could not write its record, after all its work."""
     with pytest.raises((ValueError, ConfigurationError), match="must be a whole number of at least"):
         specify(np.int64(2))
 
 
 def test_a_callback_cannot_be_sent_and_its_name_is_told():
-    """Managed authentication by callbacks needs another way on the other side."""
+    """Managed authentication by callbacks must be configured on the other side."""
     with pytest.raises(ConfigurationError, match="oauth_cb"):
         spec_to_json(replace(SPEC, kafka={**SPEC.kafka, "oauth_cb": print}))
 
 
 def token_of(argument: str) -> tuple[str, float]:
-    """A call-back that another process can import."""
+    """A callback that another process can import."""
     return argument, 0.0
 
 
@@ -137,7 +137,7 @@ def test_a_call_back_that_can_be_imported_goes_as_its_name() -> None:
 
 
 def test_another_version_is_refused():
-    """Both sides run the same package."""
+    """Both sides must have the same package version."""
     with pytest.raises(ConfigurationError, match="version"):
         spec_from_json('{"v": 99}')
 
@@ -153,7 +153,7 @@ def test_another_version_is_refused():
     ids=str,
 )
 def test_a_table_goes_with_the_properties_of_its_connection(table):
-    """Which the other process could not look up; equality leaves them out."""
+    """The other process could not look the connection up; equality ignores the properties."""
     spec = RunSpec(
         kafka={"bootstrap.servers": "b:1"},
         pipeline="p",
@@ -170,7 +170,7 @@ def test_a_table_goes_with_the_properties_of_its_connection(table):
 
 
 def test_an_unknown_kind_of_table_is_refused():
-    """The other side lacks it: its version is another, or the kind is not listed."""
+    """The other side does not know it: it has another version, or the kind is not listed."""
     data = {**json.loads(spec_to_json(SPEC)), "sink": {"kind": "file"}}
     with pytest.raises(ConfigurationError, match=r"table of kind 'file' .* same version on both sides"):
         spec_from_json(json.dumps(data))

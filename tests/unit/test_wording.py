@@ -1,4 +1,4 @@
-"""How spans of time are said."""
+"""How spans of time are spelt out."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 Brokers are killed and frozen by :class:`airflow_eos_testing.Broker` itself, Airflow's tasks by
 :class:`airflow_eos_testing.airflow.AirflowStandalone`. All of them are real processes and real signals.
-Nothing in here can be reached from a run outside of tests: a run is held by a subclass, in the test's own
-driver process.
+Runs outside tests cannot reach any of this: a run is held by a subclass, in the test's own driver
+process.
 """
 
 from __future__ import annotations

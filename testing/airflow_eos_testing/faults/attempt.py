@@ -1,4 +1,4 @@
-"""One attempt at a run, in a driver process of its own, seen from the test."""
+"""The test's handle of one attempt at a run in a driver process."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 class Attempt:
-    """Follow an attempt, let it go on, take its result.
+    """Follow an attempt, release it at its points, take its result.
 
     :param points: names of the points at which it stops.
-    :param release: sends the word to go on.
-    :param log_tail: the end of the process's log, for errors.
+    :param release: tells the process to go on; with True, past all further points.
+    :param log_tail: returns the end of the process's log, for errors.
     """
 
     def __init__(
@@ -37,19 +37,19 @@ class Attempt:
 
     @property
     def trace(self) -> list[tuple[str, float]]:
-        """Points reached so far, with the monotonic time at which the test heard of it."""
+        """Points reached so far, with the monotonic time at which the test was notified."""
         with self._changed:
             return list(self._trace)
 
     @property
     def is_over(self) -> bool:
-        """Whether it has a result, an error, or no process any more."""
+        """Whether it has a result or an error, or its process is gone."""
         return self._record is not None or self._error is not None
 
     def wait_for(self, point: State | str, timeout: float = 120.0) -> None:
         """Wait until the run is held at a point it was told to stop at.
 
-        :raises EmbeddedDriverError: it ended without reaching the point, or too little time.
+        :raises EmbeddedDriverError: it ended without reaching the point, or did not reach it in time.
         """
         (name,) = point_names(point)
         if name not in self._points:
@@ -92,7 +92,7 @@ class Attempt:
         raise EmbeddedDriverError(f"The run has not ended after {timeout:.0f} s{held}\n{self._log_tail()}")
 
     def take(self, message: tuple[Any, ...]) -> None:
-        """Take news from the process."""
+        """Process a message from the driver process."""
         kind, content = message
         with self._changed:
             if kind in ("reached", "held"):
@@ -106,7 +106,7 @@ class Attempt:
             self._changed.notify_all()
 
     def lost(self) -> None:
-        """The process is gone."""
+        """Record that the process is gone."""
         with self._changed:
             if not self.is_over:
                 reached = [point for point, _ in self._trace]

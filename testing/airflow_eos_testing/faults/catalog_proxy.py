@@ -25,16 +25,16 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 _POLL = 0.02
-"""Seconds until the server notices that it is to end; half a second by default."""
+"""Seconds until the server notices a shutdown request; the library's default is 0.5."""
 _HOP_BY_HOP = frozenset({"connection", "transfer-encoding", "content-length", "keep-alive"})
 
 
 @dataclass(eq=False)
 class CatalogFault:
-    """One fault and how often it was met.
+    """One fault and the number of requests it hit.
 
     :param method: HTTP method of the requests; a commit to a table is a POST.
-    :param containing: part of their path.
+    :param containing: a substring of their path.
     :param then: called between the fault and the end of the client's connection.
     """
 
@@ -47,7 +47,7 @@ class CatalogFault:
 
 
 class CatalogProxy:
-    """See the module. Without TLS; one rule meets one request, the oldest that fits.
+    """See the module. No TLS; the oldest fault that matches a request is applied to it.
 
     :param upstream: host and port of the catalog.
     """
@@ -74,7 +74,7 @@ class CatalogProxy:
 
     @property
     def properties(self) -> dict[str, str]:
-        """The catalog's properties for pyiceberg, by way of the proxy."""
+        """The catalog's properties for pyiceberg, through the proxy."""
         return {"type": "rest", "uri": f"http://{HOST}:{self._server.server_port}/"}
 
     def lose_response(
@@ -98,7 +98,7 @@ class CatalogProxy:
         return self._add(CatalogFault("cut", method, containing, times, then))
 
     def repeat(self, method: str = "POST", containing: str = "/tables/", times: int = 1) -> CatalogFault:
-        """Deliver the request twice, and hand on the second answer."""
+        """Deliver the request twice, and return the second answer."""
         return self._add(CatalogFault("repeat", method, containing, times))
 
     def _add(self, fault: CatalogFault) -> CatalogFault:
@@ -109,7 +109,7 @@ class CatalogProxy:
     # -- the connections' side ----------------------------------------------------------------------------
 
     def fault_for(self, method: str, path: str) -> CatalogFault | None:
-        """Return the fault that a request meets, counted."""
+        """Return the fault to apply to a request, and count the hit."""
         with self._lock:
             for fault in self._faults:
                 if fault.hits < fault.times and fault.method == method and fault.containing in path:
@@ -118,7 +118,7 @@ class CatalogProxy:
         return None
 
     def forward(self, method: str, path: str, body: bytes, headers: dict[str, str]) -> _Answer:
-        """Ask the catalog."""
+        """Forward a request to the catalog."""
         connection = http.client.HTTPConnection(*self._upstream, timeout=60)
         try:
             connection.request(method, path, body, headers)
@@ -149,7 +149,7 @@ class _Handler(BaseHTTPRequestHandler):
             for _ in range({"cut": 0, "repeat": 2}.get(action or "", 1)):
                 answer = self.proxy.forward(self.command, self.path, body, headers)
         except OSError:
-            answer = None  # the catalog is away, and so is its connection
+            answer = None  # the catalog is down: close the client's connection, too
         if fault is not None and fault.then is not None:
             fault.then()
         if answer is None or action in ("lose response", "cut"):
@@ -167,4 +167,4 @@ class _Handler(BaseHTTPRequestHandler):
     do_GET = do_POST = do_HEAD = do_DELETE = _serve  # noqa: N815 - http.server's names
 
     def log_message(self, *_: Any) -> None:
-        """Say nothing."""
+        """Log nothing."""

@@ -1,4 +1,4 @@
-"""Messages between a test and its driver process: pickled tuples over a socket of the file system."""
+"""Messages between a test and its driver process: pickled tuples over a Unix domain socket."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from contextlib import suppress
 from typing import Any
 
 SOCKET = "control"
-"""Name of the socket in the driver's folder."""
+"""File name of the socket in the driver's folder."""
 
 _LENGTH = struct.Struct(">I")
 
 
 class Channel:
-    """Sends from any thread; receives in one."""
+    """Message channel; any thread may send, only one may receive."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -33,7 +33,7 @@ class Channel:
             self._connection.sendall(_LENGTH.pack(len(data)) + data)
 
     def receive(self) -> tuple[Any, ...] | None:
-        """Return the next message; None when the other side is gone."""
+        """Return the next message; None if the other side is gone."""
         try:
             head = self._reader.read(_LENGTH.size)
             if len(head) < _LENGTH.size:
@@ -48,9 +48,9 @@ class Channel:
         return message
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection and wake its reader."""
         with suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
-        # The socket itself stays open until its file is closed, too; what reads it has been woken.
+        # The socket stays open until its file object is closed, too; shutdown has woken the reader.
         self._reader.close()
         self._connection.close()

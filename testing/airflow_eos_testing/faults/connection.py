@@ -1,4 +1,4 @@
-"""One client's connection through the proxy: frames in both directions, each looked at."""
+"""One client's connection through the proxy; every frame is inspected, in both directions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _HEADER = struct.Struct(">hhi")
 
 @dataclass
 class _Pending:
-    """A request whose answer has not gone to the client yet."""
+    """A request whose answer has not been sent to the client yet."""
 
     request: Request
     fault: ProxyFault | None
@@ -30,7 +30,7 @@ class _Pending:
 
 
 class ProxiedConnection:
-    """Two threads, one per direction; either one's end ends both, once what is held has been delivered."""
+    """Two threads, one per direction; if one ends, both do, after held frames have been delivered."""
 
     def __init__(self, proxy: KafkaProxy, client: socket.socket, broker: socket.socket, address: str) -> None:
         self._proxy = proxy
@@ -44,12 +44,12 @@ class ProxiedConnection:
             side.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def start(self) -> None:
-        """Begin to pass frames."""
+        """Start forwarding frames."""
         for target in (self._requests, self._responses):
             threading.Thread(target=target, daemon=True).start()
 
     def close(self) -> None:
-        """Hang up on both sides."""
+        """Close both sides."""
         for side in (self._client, self._broker):
             _hang_up(side)
         self._proxy.forget(self)
@@ -58,15 +58,15 @@ class ProxiedConnection:
         try:
             while (frame := _receive(self._client)) is not None:
                 request = _request(frame, self._address)
-                if not self._take(request):
+                if not self._forward_request(request):
                     break
         except OSError:
             pass
         finally:
             self.close()
 
-    def _take(self, request: Request) -> bool:
-        """Pass a request on; False ends the connection."""
+    def _forward_request(self, request: Request) -> bool:
+        """Forward a request; return False to end the connection."""
         fault = self._proxy.fault_for(request)
         action = None if fault is None else fault.action
         if fault is not None and action in ("cut", "refuse", "hold request"):
@@ -87,16 +87,16 @@ class ProxiedConnection:
     def _responses(self) -> None:
         try:
             while (frame := _receive(self._broker)) is not None:
-                if not self._give(frame):
+                if not self._forward_answer(frame):
                     break
         except OSError:
             pass
         finally:
-            # The other direction may still hold a request that the broker is to get.
+            # The other direction may still hold a request that the broker must receive.
             _hang_up(self._client)
 
-    def _give(self, frame: bytes) -> bool:
-        """Pass an answer on; False ends the connection."""
+    def _forward_answer(self, frame: bytes) -> bool:
+        """Forward an answer; return False to end the connection."""
         (correlation_id,) = _LENGTH.unpack_from(frame)
         pending = self._pending_of(correlation_id)
         fault = None if pending is None else pending.fault
@@ -108,7 +108,7 @@ class ProxiedConnection:
             self._silent = True
             fault.hit()
         if fault is not None and fault.action == "lose response":
-            _hang_up(self._client)  # first: who waits for the hit may rely on it
+            _hang_up(self._client)  # first: whoever waits for the hit may rely on it
             fault.hit()
             return False
         if pending is not None:
@@ -120,9 +120,9 @@ class ProxiedConnection:
         return True
 
     def _pending_of(self, correlation_id: int) -> _Pending | None:
-        """Return what an answer belongs to; it stays pending, so that nothing overtakes the answer."""
+        """Return the request of an answer; it stays pending, so that no other answer overtakes this one."""
         with self._lock:
-            # Requests before it that want no answer, as Produce with acks=0, never get one.
+            # Earlier requests without an answer, such as Produce with acks=0, never get one.
             while self._pending:
                 number, pending = next(iter(self._pending.items()))
                 if number == correlation_id:
@@ -133,7 +133,7 @@ class ProxiedConnection:
         return None
 
     def _flush(self) -> None:
-        """Send the answers made up here, as soon as all earlier ones have gone out. Holds the lock."""
+        """Send the proxy's own answers that follow all earlier ones. The caller holds the lock."""
         while self._pending:
             number, pending = next(iter(self._pending.items()))
             if pending.answer is None:
@@ -152,13 +152,13 @@ def _request(frame: bytes, broker: str) -> Request:
     key, version, correlation_id = _HEADER.unpack_from(frame)
     try:
         api = ApiKey(key).name
-    except ValueError:  # younger than the client library
+    except ValueError:  # newer than the client library
         api = str(key)
     return Request(api, version, correlation_id, broker, frame)
 
 
 def _receive(side: socket.socket) -> bytes | None:
-    """Return the next frame without its length; None at the end."""
+    """Return the next frame without its length prefix; None at the end."""
     head = _exactly(side, _LENGTH.size)
     if head is None:
         return None

@@ -1,6 +1,6 @@
 """The driver process of a test: ``python -m airflow_eos_testing.faults.driver <folder>``.
 
-It starts one Spark session, then runs one attempt after the other, as it is told over a socket in its folder.
+It starts one Spark session, then runs one attempt after the other, as commanded over a socket in its folder.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _POLL = 0.02
 
 
 class _Gate:
-    """Where a run stops: tells the test, and waits for its word."""
+    """Holds a run at its points: reports each to the test, and waits for the release."""
 
     def __init__(self, channel: Channel, points: Collection[str]) -> None:
         self._channel = channel
@@ -56,7 +56,7 @@ class _Driver:
         self._gate: _Gate | None = None
 
     def serve(self) -> None:
-        """Run what comes, until the test hangs up."""
+        """Run the requested attempts until the test closes the channel."""
         work = self._channel.receive()
         assert work is not None
         assert work[0] == "session"
@@ -67,7 +67,7 @@ class _Driver:
                 if self._gate is not None:
                     self._gate.release(finally_=work[1])
             elif work[0] == "run":
-                # In a thread: words to the run come over the channel meanwhile.
+                # In a thread: releases for the run arrive over the channel meanwhile.
                 self._gate = _Gate(self._channel, work[2])
                 threading.Thread(target=self._run, args=(spark, work[1], work[2], self._gate)).start()
         os._exit(0)  # Spark's own shutdown would take seconds, and the session ends with us
@@ -84,9 +84,9 @@ class _Driver:
                     threading.Thread(target=_stop_half_way, args=(folder, gate, ended), daemon=True).start()
                 record = HeldRun(spark, spec, process, gate.reach).execute()
             self._channel.send("record", record)
-        except BaseException as error:  # whatever it is: the test decides what it means
+        except BaseException as error:  # of any kind: the test decides what it means
             logging.getLogger(__name__).warning("the run failed", exc_info=True)
-            self._channel.send("error", _portable(error))
+            self._channel.send("error", _picklable(error))
 
 
 def _stop_half_way(folder: Path, gate: _Gate, ended: threading.Event) -> None:
@@ -98,11 +98,11 @@ def _stop_half_way(folder: Path, gate: _Gate, ended: threading.Event) -> None:
         let_go(folder)
 
 
-def _portable(error: BaseException) -> BaseException:
-    """Return the error if it can be sent, else one that says the same."""
+def _picklable(error: BaseException) -> BaseException:
+    """Return the error if it survives pickling, else a RunFailed with its type and text."""
     try:
         again = pickle.loads(pickle.dumps(error))  # noqa: S301 - just made
-    except Exception:  # noqa: BLE001 - whatever a foreign exception does
+    except Exception:  # noqa: BLE001 - pickling a foreign exception may raise anything
         again = None
     if type(again) is type(error) and str(again) == str(error):
         return error

@@ -1,4 +1,4 @@
-"""A Spark driver in a process of its own, which a test may kill or freeze with all it started."""
+"""A Spark driver in a process of its own, which a test may kill or freeze with its descendants."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ _POLL = 0.02
 class DriverProcess(Closeable):
     """A fresh interpreter with one Spark session, in which runs are attempted one after the other.
 
-    Guarantee: after the ``with`` block, and after the death of the process that made it, nothing of it is
-    left; with ``local[...]`` that includes the JVM and the Python workers.
+    Guarantee: after the ``with`` block, and after the death of the process that created it, no process or
+    file is left; with ``local[...]`` that includes the JVM and the Python workers.
 
     :param master: Spark master of a classic session.
     :param remote: URL of a Spark Connect server, in place of ``master``.
@@ -82,7 +82,7 @@ class DriverProcess(Closeable):
         threading.Thread(target=self._listen, daemon=True).start()
 
     def close(self) -> None:
-        """End the process and all it started; a second call does nothing."""
+        """End the process and its descendants; a second call does nothing."""
         self._keep_log()
         self._session.end()
         shutil.rmtree(self._home, ignore_errors=True)
@@ -92,16 +92,16 @@ class DriverProcess(Closeable):
     # -- runs ---------------------------------------------------------------------------------------------
 
     def wait_ready(self, timeout: float = _START_TIMEOUT) -> None:
-        """Wait until the Spark session is there.
+        """Wait until the Spark session is ready.
 
-        :raises EmbeddedDriverError: it is not.
+        :raises EmbeddedDriverError: it is not ready in time.
         """
         if not self._ready.wait(timeout) or self._gone.is_set():
             raise EmbeddedDriverError(f"The driver's Spark session is not ready\n{self.log_tail()}")
 
     @property
     def application_id(self) -> str:
-        """Spark's name of the application; empty through Spark Connect."""
+        """Spark's application id; empty with Spark Connect."""
         self.wait_ready()
         return self._application_id
 
@@ -112,10 +112,10 @@ class DriverProcess(Closeable):
         *,
         stop_at: State | str | Collection[State | str] | None = None,
     ) -> Attempt:
-        """Begin an attempt; it stops at each of the given points until it is released.
+        """Start an attempt; it stops at each of the given points until it is released.
 
         :raises EmbeddedDriverError: the last attempt has not ended.
-        :raises DriverDied: there is no process any more.
+        :raises DriverDied: the process is gone.
         """
         if self.is_busy:
             raise EmbeddedDriverError("The driver's last run has not ended: release it, take its result")
@@ -132,7 +132,7 @@ class DriverProcess(Closeable):
         return self._attempt is not None and not self._attempt.is_over
 
     def _release(self, for_good: bool) -> None:
-        # Also to a frozen process: it reads the word when it goes on.
+        # Also to a frozen process: it reads the message when it is resumed.
         with suppress(OSError):
             self._channel.send("release", for_good)
 
@@ -153,13 +153,13 @@ class DriverProcess(Closeable):
         return session_members(self._session.leader_pid)
 
     def kill(self) -> None:
-        """SIGKILL the driver and all it started, and wait until they are gone."""
+        """SIGKILL the driver and its descendants, and wait until they are gone."""
         self._keep_log()
         kill_session(self._session.leader_pid)
         self._gone.wait(_STOP_TIMEOUT)
 
     def pause(self) -> None:
-        """Freeze the driver and all it started (SIGSTOP); wait until all stand."""
+        """Freeze the driver and its descendants (SIGSTOP); wait until all are stopped."""
         deadline = time.monotonic() + _STOP_TIMEOUT
         while running := [pid for pid in self.processes() if _state(pid) != "T"]:
             for pid in running:
@@ -170,7 +170,7 @@ class DriverProcess(Closeable):
             time.sleep(_POLL)
 
     def resume(self) -> None:
-        """Let frozen processes go on (SIGCONT)."""
+        """Continue frozen processes (SIGCONT)."""
         for pid in self.processes():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
@@ -192,14 +192,14 @@ class DriverProcess(Closeable):
     _kept_log = ""
 
     def _keep_log(self) -> None:
-        # The folder goes with the process.
+        # The log's folder is removed with the process.
         with suppress(FileNotFoundError):
             self._kept_log = self._log_file.read_text(errors="replace")
 
-    # -- news ---------------------------------------------------------------------------------------------
+    # -- messages -----------------------------------------------------------------------------------------
 
     def _watch_start(self, server: socket.socket) -> None:
-        """Stop waiting for a process that died before it called."""
+        """Stop waiting for a process that died before it connected."""
         deadline = time.monotonic() + _START_TIMEOUT
         while time.monotonic() < deadline:
             if not self._session.is_alive:
@@ -226,7 +226,7 @@ class DriverProcess(Closeable):
 def _environment() -> dict[str, str]:
     return {
         **os.environ,
-        # The fresh interpreter finds what this one does, tests included.
+        # The fresh interpreter imports what this one can, tests included.
         "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,

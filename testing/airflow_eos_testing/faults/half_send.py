@@ -1,6 +1,6 @@
 """A send that stops half way: some target partitions are on the brokers, others are not.
 
-Send tasks run in other processes; they meet in a folder of this machine.
+Send tasks run in other processes; they synchronise through files in a folder of this machine.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 def half_send_task(folder: str) -> type[send_module.SendTask]:
-    """Return a send task class whose tasks stop in ``folder``.
+    """Return a send task class whose tasks synchronise through ``folder``.
 
-    The first task to come writes half of its partitions, at least one; everybody else, and it with the rest,
-    waits for the file ``go``. Defined here so that it travels to executors as code.
+    The first task writes half of its partitions, at least one; before the rest, it and all other tasks wait
+    for the file ``go``. The class is defined locally so that executors get it by value.
     """
 
     class HalfSend(send_module.SendTask):
@@ -53,7 +53,7 @@ def half_send_task(folder: str) -> type[send_module.SendTask]:
 
 
 def is_half_written(folder: Path) -> bool:
-    """Whether something is on the brokers and something waits."""
+    """Return whether some partitions are on the brokers and a task waits with others."""
     return (folder / "written").exists() and (folder / "waiting").exists()
 
 
@@ -64,7 +64,7 @@ def let_go(folder: Path) -> None:
 
 @contextmanager
 def half_sending(folder: Path) -> Iterator[None]:
-    """Let this process's data planes send half in this block."""
+    """Make this process's data planes stop half way through a send in this block."""
     task = send_module.SendTask
     send_module.SendTask = half_send_task(str(folder))  # type: ignore[misc]
     try:

@@ -1,4 +1,4 @@
-"""A catalog of tables in SQLite whose commits wait: who commits stands where only the commit is missing."""
+"""Holds the commits to an SQLite table catalog, so that writers stop just before their commit."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _POLL = 0.1
 
 
 class HeldCatalog:
-    """Holds the write lock of a catalog's database as long as the block lasts; readers pass.
+    """Holds the write lock of a catalog's database for the duration of the block; readers are not blocked.
 
-    Who commits has by then written data files, manifests and the table's new metadata, and has looked for
-    what others committed. Its connection needs a time-out (``?timeout=120`` in the catalog's ``uri``).
+    A held writer has written data files, manifests and the table's new metadata, and has checked for
+    concurrent commits. Its connection needs a time-out (``?timeout=120`` in the catalog's ``uri``).
 
-    :param database: file of the catalog.
+    :param database: database file of the catalog.
     :param metadata: folder of the table's metadata.
     """
 
@@ -40,16 +40,16 @@ class HeldCatalog:
 
     @property
     def waiting(self) -> int:
-        """How many attempts at a commit stand, or have stood, before it."""
+        """Number of commit attempts that are or were held."""
         return len(self._written() - self._before)
 
     def wait_for(
         self, count: int, *, timeout: float = 240, is_over: Callable[[], bool] = lambda: False
     ) -> None:
-        """Wait until this many stand before their commit.
+        """Wait until this many commits are held.
 
-        :param is_over: whether none will come any more.
-        :raises TimeoutError: they did not come.
+        :param is_over: returns whether no further commit can come.
+        :raises TimeoutError: fewer commits came.
         """
         deadline = time.monotonic() + timeout
         while self.waiting < count:

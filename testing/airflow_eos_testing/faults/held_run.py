@@ -1,4 +1,4 @@
-"""A run that stops at points; lives in the driver process of a test only."""
+"""A run that stops at points; used only in the driver process of a test."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Hold = Callable[[str], None]
 class HeldRun(RunAttempt):
     """A :class:`~airflow_eos.engine.RunAttempt` that calls ``hold`` with the name of every point it reaches.
 
-    :param hold: may block as long as it likes.
+    :param hold: called with the point's name; may block for any time.
     """
 
     def __init__(self, spark: Any, spec: RunSpec, process: Callable[..., Any], hold: Hold) -> None:
@@ -37,7 +37,7 @@ class HeldRun(RunAttempt):
 
 
 class _HeldTransactions:
-    """Sessions whose commit is a point; the rest passes through."""
+    """Transactions whose sessions report COMMITTING after a commit; all else passes through."""
 
     def __init__(self, inner: Transactions, hold: Hold) -> None:
         self._inner = inner
@@ -52,7 +52,7 @@ class _HeldTransactions:
 
 
 class _HeldSession:
-    """One session; everything but the commit is the session's own."""
+    """One session; everything but the commit passes through."""
 
     def __init__(self, inner: ProducerSession, hold: Hold) -> None:
         self._inner = inner

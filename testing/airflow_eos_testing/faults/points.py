@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
 COMMITTING = "COMMITTING"
-"""The commit request is answered, the run has not looked at it yet. PROVEN is the moment before it."""
+"""The commit request is answered; the run has not processed the answer. PROVEN is before the request."""
 
 HALF_WRITTEN = "HALF_WRITTEN"
-"""In the middle of the send: at least one target partition is on the brokers, at least one is not."""
+"""In the middle of the send: at least one target partition is written, and at least one is not."""
 
 TABLE_STATES = (
     State.FENCED,
@@ -32,9 +32,9 @@ POINTS = frozenset({*(state.value for state in State), COMMITTING, HALF_WRITTEN}
 
 
 def point_names(points: State | str | Collection[State | str] | None) -> tuple[str, ...]:
-    """Return the names of points, checked.
+    """Return the names of points.
 
-    :raises ConfigurationError: naming the unknown one.
+    :raises ConfigurationError: a point is unknown; names it.
     """
     if points is None:
         return ()

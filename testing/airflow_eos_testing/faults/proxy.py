@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 
 class KafkaProxy:
-    """See the module. One rule meets one request: the oldest rule that fits.
+    """See the module. The oldest rule that matches a request is applied to it, and no other.
 
-    Limits: connections without TLS only. Brokers' connections among themselves do not pass.
+    Limits: connections without TLS only. Inter-broker connections bypass the proxy.
 
     :param bootstrap_servers: the real brokers.
     """
@@ -74,7 +74,7 @@ class KafkaProxy:
 
     @property
     def bootstrap_servers(self) -> str:
-        """``host:port`` of the proxy for every broker it was given."""
+        """``host:port`` of the proxy's listener for every given broker, comma-separated."""
         places = (self.translate(host, port) for host, port in self._upstream)
         return ",".join(f"{host}:{port}" for host, port in places)
 
@@ -83,7 +83,7 @@ class KafkaProxy:
         return {**config, "bootstrap.servers": self.bootstrap_servers}
 
     def seen(self, api: str) -> int:
-        """How many requests of an API have come in."""
+        """Return the number of received requests of an API."""
         return self._seen[_known(api)]
 
     # -- faults -------------------------------------------------------------------------------------------
@@ -110,9 +110,9 @@ class KafkaProxy:
         response: bool = False,
         containing: str | None = None,
     ) -> ProxyFault:
-        """Deliver the request, or its response, later; also when the client has gone meanwhile.
+        """Deliver the request, or its response, later, even if the client has disconnected meanwhile.
 
-        What comes behind it on the same connection waits too.
+        Later frames on the same connection wait, too.
         """
         action: Action = "hold response" if response else "hold request"
         return self._add(action, api, times, seconds=seconds, containing=containing)
@@ -120,13 +120,13 @@ class KafkaProxy:
     def hold(
         self, api: str, times: int | None = 1, *, response: bool = False, containing: str | None = None
     ) -> ProxyFault:
-        """As :meth:`delay`, until the handle's ``release()``."""
+        """Delay as :meth:`delay`, until the handle's ``release()``."""
         return self.delay(api, FOREVER, times, response=response, containing=containing)
 
     def refuse(
         self, api: str, error_code: int, times: int | None = 1, *, containing: str | None = None
     ) -> ProxyFault:
-        """Answer in the broker's place, with an error for every partition; the broker sees nothing.
+        """Answer in place of the broker, with an error for every partition; the broker sees nothing.
 
         :raises ConfigurationError: only Produce requests can be answered.
         """
@@ -154,13 +154,13 @@ class KafkaProxy:
     # -- the connections' side ----------------------------------------------------------------------------
 
     def fault_for(self, request: Request) -> ProxyFault | None:
-        """Count the request; return the fault it meets."""
+        """Count the request; return the fault to apply to it."""
         with self._lock:
             self._seen[request.api] += 1
             return next((fault for fault in self._faults if fault.takes(request)), None)
 
     def translate(self, host: str, port: int) -> tuple[str, int]:
-        """Return the proxy's address for a broker's; a broker met for the first time gets a listener."""
+        """Return the proxy's address for a broker's; a new broker gets a listener."""
         with self._lock:
             listener = self._listeners.get((host, port))
             if listener is None:
@@ -171,12 +171,12 @@ class KafkaProxy:
 
     @property
     def hosts(self) -> frozenset[bytes]:
-        """Host names of the brokers met so far."""
+        """Host names of the brokers seen so far."""
         with self._lock:
             return frozenset(host.encode() for host, _ in self._listeners)
 
     def forget(self, connection: ProxiedConnection) -> None:
-        """A connection has ended."""
+        """Drop a connection that has ended."""
         with self._lock:
             self._connections.discard(connection)
 

@@ -1,4 +1,4 @@
-"""Broker addresses in responses, replaced by the proxy's; and answers made up by the proxy."""
+"""Replaces broker addresses in responses with the proxy's, and builds the proxy's own answers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def rewritten(request: Request, response: bytes, translate: Translate, hosts: fr
     """Return the response with every broker address translated.
 
     :param response: correlation id, header and body, without the length.
-    :param hosts: host names under which brokers were met so far.
+    :param hosts: host names of the brokers seen so far.
     """
     from kafka.protocol import admin, consumer, metadata, producer
 
@@ -27,7 +27,7 @@ def rewritten(request: Request, response: bytes, translate: Translate, hosts: fr
         return _changed(admin.DescribeClusterResponse, request, response, "brokers", translate)
     if request.api == "FindCoordinator":
         return _changed(metadata.FindCoordinatorResponse, request, response, "coordinators", translate)
-    # Where leaders moved, these end with a list of their addresses (KIP-951).
+    # If leaders moved, these end with a list of their addresses (KIP-951).
     if request.api in ("Produce", "Fetch") and any(host in response[-_TAIL:] for host in hosts):
         kind = producer.ProduceResponse if request.api == "Produce" else consumer.FetchResponse
         return _changed(kind, request, response, "node_endpoints", translate)
@@ -40,13 +40,13 @@ def _changed(kind: Any, request: Request, response: bytes, field: str, translate
     if request.api == "FindCoordinator" and not places:
         places = [message]
     for place in places:
-        if place.port > 0:  # an answer without a coordinator says port -1
+        if place.port > 0:  # an answer without a coordinator has port -1
             place.host, place.port = translate(place.host, place.port)
     return bytes(message.encode(header=True))
 
 
 def refusal(request: Request, error_code: int) -> bytes:
-    """Return an answer to a Produce request in which every partition has an error.
+    """Return an answer to a Produce request with an error for every partition.
 
     :raises ConfigurationError: the proxy cannot answer for this API.
     """

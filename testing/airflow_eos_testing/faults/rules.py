@@ -1,4 +1,4 @@
-"""Rules of a proxy: which requests meet which fault, how often, and who waits for it."""
+"""Rules of a proxy: which requests get which fault, and how often."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ FOREVER = 24 * 3600.0
 class Request:
     """A request as the proxy sees it.
 
-    :param api: name of the API key, as ``Produce``.
+    :param api: name of the API key, such as ``Produce``.
     :param broker: ``host:port`` it goes to.
-    :param frame: the whole request behind its length: header and body.
+    :param frame: the whole request without its length prefix: header and body.
     """
 
     api: str
@@ -31,10 +31,10 @@ class Request:
 
 
 class ProxyFault:
-    """A fault that waits for its requests; the handle that the proxy's methods return.
+    """A fault for matching requests; the handle that the proxy's methods return.
 
-    :param times: how many requests meet it; None for every one until :meth:`cancel`.
-    :param containing: only requests whose bytes hold this text, such as a transactional id or a topic.
+    :param times: number of requests it applies to; None for every one until :meth:`cancel`.
+    :param containing: only requests whose bytes contain this text, such as a transactional id or a topic.
     """
 
     def __init__(
@@ -65,13 +65,13 @@ class ProxyFault:
 
     @property
     def hits(self) -> int:
-        """How many requests have met the fault."""
+        """Number of requests the fault was applied to."""
         return self._hits
 
     def wait(self, timeout: float = 60.0, hits: int = 1) -> None:
-        """Wait until so many requests have met it.
+        """Wait until it was applied to this many requests.
 
-        :raises EmbeddedKafkaError: it did not happen in time.
+        :raises EmbeddedKafkaError: too few requests came in time.
         """
         with self._changed:
             if not self._changed.wait_for(lambda: self._hits >= hits, timeout):
@@ -80,15 +80,15 @@ class ProxyFault:
                 )
 
     def release(self, *, drop: bool = False) -> None:
-        """Let held or delayed requests go on at once, now and later.
+        """Forward held or delayed requests at once, now and in future.
 
-        :param drop: cut their connections instead: what is held never arrives.
+        :param drop: cut their connections instead: held frames never arrive.
         """
         self._dropped = drop
         self._released.set()
 
     def cancel(self) -> None:
-        """Meet no further request, and release what is held."""
+        """Apply to no further request, and release held ones."""
         with self._changed:
             self._left = 0
         self._released.set()
@@ -96,7 +96,7 @@ class ProxyFault:
     # -- the proxy's side --
 
     def takes(self, request: Request) -> bool:
-        """Whether this request meets the fault; counts it."""
+        """Return whether the fault applies to this request, and count it if so."""
         if request.api != self.api or (
             self._containing is not None and self._containing not in request.frame
         ):
@@ -109,12 +109,12 @@ class ProxyFault:
             return True
 
     def hit(self) -> None:
-        """Tell those who wait that it has happened."""
+        """Count a hit and notify waiters."""
         with self._changed:
             self._hits += 1
             self._changed.notify_all()
 
     def stall(self) -> bool:
-        """Wait as long as the fault says; False: what was held is to be dropped."""
+        """Wait as long as the fault says; return False if the held frame must be dropped."""
         self._released.wait(self.seconds)
         return not self._dropped

@@ -1,4 +1,4 @@
-"""A run in a driver process of its own: held at a point, killed, frozen, let go on."""
+"""A run in a driver process of its own that a test can hold at a point, kill, freeze and resume."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class RunProcess(Closeable):
     :param spec: the run.
     :param process: the author's function.
     :param stop_at: one or several points (:mod:`airflow_eos_testing.faults.points`) at which it is held.
-    :param driver: a driver that runs already, in place of a fresh one; it is left running.
+    :param driver: a running driver, in place of a fresh one; it is left running.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class RunProcess(Closeable):
         driver: DriverProcess | None = None,
     ) -> None:
         self.driver = driver or DriverProcess(master, remote=remote, conf=conf)
-        self._behind_the_fence = driver is None
+        self._owns_driver = driver is None
         try:
             self.attempt = self.driver.run(spec, process, stop_at=stop_at)
         except BaseException:
@@ -50,15 +50,15 @@ class RunProcess(Closeable):
 
     def close(self) -> None:
         """End the process, if it is this run's own."""
-        if self._behind_the_fence:
+        if self._owns_driver:
             self.driver.close()
 
     def wait_for(self, point: State | str, timeout: float = 120.0) -> None:
-        """Wait until the run is held there; errors as :meth:`Attempt.wait_for`."""
+        """Wait until the run is held at the point; errors as :meth:`Attempt.wait_for`."""
         self.attempt.wait_for(point, timeout)
 
     def release(self, *, for_good: bool = False) -> None:
-        """Let it go on to its next point, or for good."""
+        """Let the run go on to its next point, or to its end."""
         self.attempt.release(for_good=for_good)
 
     def result(self, timeout: float = 180.0) -> RunRecord:
@@ -66,15 +66,15 @@ class RunProcess(Closeable):
         return self.attempt.result(timeout)
 
     def kill(self) -> None:
-        """SIGKILL the driver and all it started."""
+        """SIGKILL the driver and its descendants."""
         self.driver.kill()
 
     def pause(self) -> None:
-        """Freeze it (SIGSTOP)."""
+        """Freeze the driver (SIGSTOP)."""
         self.driver.pause()
 
     def resume(self) -> None:
-        """Let it go on (SIGCONT)."""
+        """Continue the frozen driver (SIGCONT)."""
         self.driver.resume()
 
     @property

@@ -29,13 +29,13 @@ _TIMEOUT = 90.0
 
 
 class SparkCluster:
-    """A master and workers; after the ``with`` block nothing of it is left.
+    """A master and workers; after the ``with`` block no process is left.
 
-    Workers have host names of their own within 127/8: speculative copies run on another host only.
+    Workers have host names of their own within 127/8, as speculative copies run on another host only.
 
     :param workers: number of workers.
-    :param cores: cores each of them offers; they need not exist.
-    :param memory: memory each of them offers to executors.
+    :param cores: cores that each worker offers; they need not exist.
+    :param memory: memory that each worker offers to executors.
     :param home: folder for logs, work and blocks; default is a temporary one, removed at the end.
     """
 
@@ -105,13 +105,13 @@ class SparkCluster:
         self._sessions.append(Session(command, env=env, home=folder, log_path=log, keep=True))
 
     def logs(self) -> str:
-        """Return what master and workers have logged."""
+        """Return the logs of master and workers."""
         return "\n".join(path.read_text(errors="replace") for path in sorted(self.home.glob("*.log")))
 
     # -- executors ----------------------------------------------------------------------------------------
 
     def executors(self, application_id: str | None = None) -> list[int]:
-        """Process ids of the executors' JVMs, sorted; of one application, or of all."""
+        """Return the sorted process ids of the executors' JVMs, of one application or of all."""
         wanted = None if application_id is None else application_id.encode()
         pids = []
         for session in self._sessions[1:]:
@@ -122,9 +122,9 @@ class SparkCluster:
         return sorted(pids)
 
     def wait_for_executors(self, count: int, application_id: str | None = None) -> list[int]:
-        """Wait until an application has so many executor processes; return their ids.
+        """Wait until an application has this many executor processes; return their ids.
 
-        :raises EmbeddedDriverError: it has not.
+        :raises EmbeddedDriverError: they do not appear in time.
         """
         _wait(
             lambda: len(self.executors(application_id)) >= count,
@@ -133,7 +133,7 @@ class SparkCluster:
         return self.executors(application_id)
 
     def python_workers(self, pid: int) -> list[int]:
-        """Ids of the Python processes of an executor: none before it has run its first Python task."""
+        """Return the ids of an executor's Python processes: none before its first Python task."""
         return _descendants(pid)
 
     def kill_executor(self, pid: int) -> None:

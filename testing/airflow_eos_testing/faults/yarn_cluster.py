@@ -1,4 +1,4 @@
-"""A YARN on loopback, whose daemons and containers a test can find and kill."""
+"""A YARN cluster on loopback, whose daemons and containers a test can find and kill."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _LOG4J = """<Configuration status="ERROR"><Appenders><Console name="out" target=
 
 
 class YarnDaemon:
-    """A resource manager or node manager; :meth:`start` starts it with what it had."""
+    """A resource manager or node manager; :meth:`start` restarts it on its existing state."""
 
     def __init__(self, name: str, command: list[str], env: Mapping[str, str], log_path: Path) -> None:
         self.name = name
@@ -57,11 +57,11 @@ class YarnDaemon:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the process runs."""
+        """Whether the process is running."""
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
-        """Start the process; it is not ready yet."""
+        """Start the process without waiting until it is ready."""
         with self.log_path.open("ab") as output:
             self._process = subprocess.Popen(
                 self._command,
@@ -73,7 +73,7 @@ class YarnDaemon:
             )
 
     def kill(self) -> None:
-        """SIGKILL and wait. The containers of a node manager run on: nobody is left to end them."""
+        """SIGKILL the daemon and wait. A node manager's containers run on: nothing is left to end them."""
         if self._process is not None:
             self._process.kill()
             self._process.wait(30)
@@ -88,14 +88,14 @@ class YarnDaemon:
 class YarnCluster:
     """A resource manager and node managers; after the ``with`` block no process and no file is left.
 
-    They end with their owner, even when it is killed, and so do all containers. Node managers have host names
-    of their own within 127/8. A node that does not report for 10 s is lost. Linux only (``/proc``).
+    They and all containers end with their owner, even if it is killed. Node managers have host names of their
+    own within 127/8. A node that does not report for 10 s is lost. Linux only (``/proc``).
 
     :param nodes: number of node managers.
-    :param memory: MB each of them offers; they need not exist.
-    :param cores: cores each of them offers; they need not exist.
-    :param recovery: the resource manager keeps its state in files and knows its applications after a restart.
-    :param acls: only the user of an application (and whoever is in its lists) may end it.
+    :param memory: MB that each node manager offers; they need not exist.
+    :param cores: cores that each node manager offers; they need not exist.
+    :param recovery: the resource manager keeps its state in files and recovers applications after a restart.
+    :param acls: only an application's user (and the users in its ACLs) may end it.
     :param home: folder for settings, logs and work; default is a temporary one, removed at the end.
     """
 
@@ -151,16 +151,16 @@ class YarnCluster:
 
     @property
     def settings(self) -> Path:
-        """``HADOOP_CONF_DIR`` of clients."""
+        """``HADOOP_CONF_DIR`` for clients."""
         return self.home / "conf"
 
     @property
     def staging(self) -> Path:
-        """Where Spark puts the files of applications while they run."""
+        """Spark's staging folder for the files of running applications."""
         return self.home / "staging"
 
     def spark_conf(self) -> dict[str, str]:
-        """Spark settings of a small application: this Python, one executor of one core per node."""
+        """Return Spark settings for a small application: this Python, one executor of one core per node."""
         import pyspark
 
         shipped = Path(str(pyspark.__file__)).parent
@@ -183,55 +183,57 @@ class YarnCluster:
     # -- applications -------------------------------------------------------------------------------------
 
     def application(self, application_id: str) -> dict[str, Any]:
-        """Return what the resource manager says of an application, by its REST server's names."""
+        """Return the resource manager's report on an application, with the field names of its REST API."""
         report: dict[str, Any] = self._ask(f"apps/{application_id}")["app"]
         return report
 
     def applications(self) -> list[str]:
-        """Ids of all applications, the oldest first."""
+        """Return the ids of all applications, the oldest first."""
         return sorted(
             application["id"] for application in (self._ask("apps").get("apps") or {}).get("app", [])
         )
 
     def attempts(self, application_id: str) -> int:
-        """Return how many application masters were started for an application."""
+        """Return the number of application masters started for an application."""
         return len(self._ask(f"apps/{application_id}/appattempts")["appAttempts"]["appAttempt"])
 
     def wait_until_ended(self, application_id: str, timeout: float = _TIMEOUT) -> str:
-        """Return the final status of an application once there is one."""
+        """Wait until an application has ended, and return its final status."""
         ends = ("FINISHED", "FAILED", "KILLED")
         self._wait(
-            lambda: self.application(application_id)["state"] in ends, "the application goes on", timeout
+            lambda: self.application(application_id)["state"] in ends,
+            "the application is still running",
+            timeout,
         )
         return str(self.application(application_id)["finalStatus"])
 
     def application_masters(self, application_id: str) -> list[int]:
-        """Process ids of the JVMs that run the driver: one, or two while an old one was given up."""
+        """Return the process ids of the JVMs that run the driver: one, or two if an old one lives on."""
         return self._jvms(application_id, _MASTER)
 
     def executors(self, application_id: str) -> list[int]:
-        """Process ids of the executors' JVMs."""
+        """Return the process ids of the executors' JVMs."""
         return self._jvms(application_id, _EXECUTOR)
 
     def processes(self, application_id: str) -> list[int]:
-        """Process ids of all containers of an application, with all that they have started."""
+        """Return the process ids of all containers of an application, with their descendants."""
         number = application_id.removeprefix("application_")
-        return [pid for pid in self._mine() if f"\0CONTAINER_ID=container_{number}_" in _environment(pid)]
+        return [pid for pid in self._all_pids() if f"\0CONTAINER_ID=container_{number}_" in _environment(pid)]
 
     def node_of(self, pid: int) -> YarnDaemon:
-        """Return the node manager that has started a container's process."""
+        """Return the node manager that started a container's process."""
         folder = str(Path(f"/proc/{pid}/cwd").readlink())
         return next(node for node in self.node_managers if f"/{node.name}/" in folder)
 
     def container_logs(self) -> str:
-        """Return what all containers have written."""
+        """Return the output of all containers."""
         files = sorted(path for path in self.home.glob("node-*/logs/*/*/*") if path.is_file())
         return "\n".join(f"--- {path}\n{path.read_text(errors='replace')}" for path in files)
 
     def holding(self, text: str) -> list[Path]:
-        """Return the files under :attr:`home` that hold a text: work, logs, staging and state of YARN."""
+        """Return the files under :attr:`home` that contain a text: YARN's work, logs, staging and state."""
         containers = []
-        for folder, _, names in os.walk(self.home):  # which forgives that a folder is removed meanwhile
+        for folder, _, names in os.walk(self.home):  # tolerates folders that are removed meanwhile
             for path in (Path(folder, name) for name in names):
                 with suppress(OSError):
                     if path.is_file() and text.encode() in path.read_bytes():
@@ -239,9 +241,9 @@ class YarnCluster:
         return containers
 
     def wait_until_ready(self) -> None:
-        """Wait until all node managers that run are known as running.
+        """Wait until the resource manager lists all live node managers as running.
 
-        :raises EmbeddedYarnError: with the ends of the logs.
+        :raises EmbeddedYarnError: they are not in time; with the ends of the logs.
         """
         self._wait(self._is_ready, "it is not ready")
 
@@ -250,7 +252,7 @@ class YarnCluster:
         running = sum(node["state"] == "RUNNING" for node in nodes)
         return running >= sum(node.is_alive for node in self.node_managers)
 
-    def _mine(self) -> list[int]:
+    def _all_pids(self) -> list[int]:
         ((name, value),) = environment_mark(self.home).items()
         return processes_with(f"{name}={value}")
 
@@ -259,7 +261,7 @@ class YarnCluster:
         for pid in self.processes(application_id):
             with suppress(OSError):
                 arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-                if main_class in arguments:  # not the shell, which has it within an argument
+                if main_class in arguments:  # not the shell, which has it as part of an argument
                     pids.append(pid)
         return sorted(pids)
 
@@ -295,7 +297,7 @@ class YarnCluster:
             tails = "\n".join(daemon.log_tail() for daemon in daemons if not daemon.is_alive)
             for daemon in daemons:
                 daemon.kill()
-            if attempt == _PORT_ATTEMPTS or "in use" not in tails:  # somebody else took a port
+            if attempt == _PORT_ATTEMPTS or "in use" not in tails:  # another process took a port
                 raise EmbeddedYarnError(f"YARN ended while starting\n{tails}")
 
     def _all_start(self, daemons: tuple[YarnDaemon, ...]) -> bool:
@@ -364,7 +366,7 @@ class YarnCluster:
             f"{queues}.root.queues": "default",
             f"{queues}.root.default.capacity": "100",
         }
-        if self._acls:  # a queue's list is open to all unless its parents' are closed
+        if self._acls:  # a queue's ACLs are open to all unless its parents' are restricted
             capacity |= {
                 f"{queues}.root.acl_submit_applications": self.user,
                 f"{queues}.root.acl_administer_queue": "nobody-is-administrator",

@@ -32,7 +32,7 @@ _REQUEST_TIMEOUT = 10.0
 
 
 class KubernetesApi(EmbeddedServer):
-    """Run an API server; what it is told about pods, only a kubelet carries out."""
+    """Run an API server; it only stores pods: a kubelet has to run them."""
 
     name = "The Kubernetes API server"
     folder_prefix = "airflow-eos-kubernetes-"
@@ -64,7 +64,7 @@ class KubernetesApi(EmbeddedServer):
         return make_certificates(self.home)
 
     def request(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Send a request; PATCH merges.
+        """Send a request and return the decoded answer; a PATCH is a merge patch.
 
         :param path: below ``/api/v1/namespaces/default``, such as ``pods/driver``.
         :raises urllib.error.HTTPError: the server refuses it.
@@ -106,7 +106,7 @@ class KubernetesApi(EmbeddedServer):
             "allow-privileged": "true",
             "authorization-mode": "RBAC",
             "bind-address": HOST,
-            # Tokens and namespaces' accounts are the controller manager's, which does not run here.
+            # The controller manager, which does not run here, would create service accounts and their tokens.
             "disable-admission-plugins": "ServiceAccount",
             "endpoint-reconciler-type": "none",
             "secure-port": str(self._port),
@@ -134,13 +134,13 @@ class KubernetesApi(EmbeddedServer):
 
     def _answers(self) -> bool:
         try:
-            return bool(self.request("GET", ""))  # the namespace is there
+            return bool(self.request("GET", ""))  # the namespace exists
         except (urllib.error.URLError, OSError):
             return False
 
 
 def can_be_built() -> bool:
-    """Return whether there is a Go, or a server that was built before."""
+    """Return whether Go is installed, or the server was built before."""
     return _program_path().exists() or shutil.which("go") is not None
 
 
@@ -149,7 +149,7 @@ def _program_path() -> Path:
 
 
 def _built() -> Path:
-    """Return the server's program, built on first use: minutes, and gigabytes of Go's caches."""
+    """Return the server's binary, built on first use, which takes minutes and gigabytes of Go's caches."""
     program = _program_path()
     with file_lock(program.parent.with_name(f"{program.parent.name}.lock")):
         if not program.exists():

@@ -1,8 +1,8 @@
-"""A kubelet that runs the containers of Spark's pods as processes: no image, no network of their own.
+"""A kubelet that runs the containers of Spark's pods as processes, without images or pod networks.
 
-It does what Spark's image does with its first argument, ``driver`` or ``executor``. Each pod has an address
-of its own within 127/8. Paths that a pod mounts are replaced by those of its folder; names of services are in
-a hosts file that the JVMs read. Linux only.
+It handles a container's first argument, ``driver`` or ``executor``, as Spark's image does. Each pod has its
+own address within 127/8. Mount paths are replaced with folders of the pod; service names are in a hosts file
+that the JVMs read. Linux only.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class _Pod:
     reported: bool = False
 
     def processes(self) -> list[int]:
-        """Process ids of the container, with all that it has started."""
+        """Return the process ids of the container, with its descendants."""
         ((name, value),) = self.mark.items()
         return processes_with(f"{name}={value}")
 
@@ -66,7 +66,7 @@ class _Pod:
 
 @dataclass
 class Kubelet:
-    """Run the pods of the namespace for the length of a ``with`` block; no process and no file is left.
+    """Run the pods of the namespace for the duration of a ``with`` block; no process and no file is left.
 
     :param api: the API server.
     :param image: environment variables of every container.
@@ -95,11 +95,11 @@ class Kubelet:
         self._watchdog.close()
 
     def processes(self, pod: str) -> list[int]:
-        """Process ids of a pod's container, with all that it has started; empty for an unknown pod."""
+        """Return the process ids of a pod's container, with its descendants; empty for an unknown pod."""
         return [pid for each in list(self._pods.values()) if each.name == pod for pid in each.processes()]
 
     def logs(self) -> str:
-        """Return what all containers have written."""
+        """Return the output of all containers."""
         files = sorted(self.home.glob("*/log"))
         return "\n".join(f"--- {path.parent.name}\n{path.read_text(errors='replace')}" for path in files)
 
@@ -110,11 +110,11 @@ class Kubelet:
     def _try_to_sync(self) -> None:
         try:
             self._sync()
-        except (urllib.error.URLError, TimeoutError) as error:  # objects change under its hands
+        except (urllib.error.URLError, TimeoutError) as error:  # objects change concurrently
             log.warning("The kubelet tries again: %s %s", getattr(error, "url", ""), error)
 
     def _sync(self) -> None:
-        """Bring the processes where the API server wants them, and report what became of them."""
+        """Reconcile the processes with the API server's pods, and report their status."""
         pods = {pod["metadata"]["uid"]: pod for pod in self.api.objects("pods")}
         self._write_hosts(pods.values())
         for uid, pod in pods.items():
@@ -183,7 +183,7 @@ class Kubelet:
         self._report(pod, "Running", {"running": {"startedAt": pod["metadata"]["creationTimestamp"]}}, **ips)
 
     def _mounted(self, folder: Path, spec: dict[str, Any], container: dict[str, Any]) -> dict[str, str]:
-        """Write what the pod mounts into its folder; return the folders, by the paths in the container."""
+        """Write the pod's mounts into its folder; return the folders, by the paths in the container."""
         sources = {volume["name"]: volume for volume in spec.get("volumes", [])}
         paths = {}
         for mount in container.get("volumeMounts", []):
@@ -218,7 +218,7 @@ class Kubelet:
 
 
 def _value(entry: dict[str, Any], name: str, address: str) -> str:
-    """Return the value of a container's variable."""
+    """Return the value of a container's environment variable."""
     if "valueFrom" in entry:
         return {"status.podIP": address, "metadata.name": name}[entry["valueFrom"]["fieldRef"]["fieldPath"]]
     return str(entry.get("value", ""))
@@ -231,7 +231,7 @@ def _replaced(text: str, paths: Mapping[str, str]) -> str:
 
 
 def _command(arguments: list[str], environment: Mapping[str, str]) -> list[str]:
-    """Return what Spark's image runs for the arguments of its entry point."""
+    """Return the command that Spark's image runs for the arguments of its entry point."""
     role, *others = arguments
     home = Path(environment["SPARK_HOME"])
     if role == "driver":
@@ -257,7 +257,7 @@ def _command(arguments: list[str], environment: Mapping[str, str]) -> list[str]:
 
 
 def image() -> dict[str, str]:
-    """Return the variables of a container that has this Python with its packages, and PySpark's Spark."""
+    """Return the environment of a container with this Python, its packages, and PySpark's Spark."""
     import pyspark
 
     kept = ("HOME", "LANG", "PATH", "JAVA_HOME", "PYTHONPATH")

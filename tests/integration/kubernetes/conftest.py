@@ -1,4 +1,4 @@
-"""A Kubernetes in a box, and tasks that submit to it."""
+"""A local Kubernetes cluster, and tasks that submit to it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def kubelet(api):
 
 @pytest.fixture
 def uploads(tmp_path):
-    """A folder for the files of applications: the store that drivers read from."""
+    """A folder for the files of applications: the storage that drivers read them from."""
     folder = tmp_path / "uploads"
     folder.mkdir(mode=0o700)
     return folder
@@ -54,7 +54,7 @@ def task(api, kubelet, broker, uploads, tmp_path, monkeypatch):
         kafka = {**broker.config, "sasl.username": "me", "sasl.password": SECRET}
         described = {"topics": [source], "group_id": f"group-{sink}", "ledger": ledger, "sink_topic": sink}
         made = KubernetesTask.on_kubernetes(api, uploads, tmp_path, kafka, **{**described, **settings})
-        for name in made.environment:  # which the operator sets
+        for name in made.environment:  # the operator sets them
             monkeypatch.setenv(name, os.environ.get(name, ""))
         return made
 
@@ -63,7 +63,7 @@ def task(api, kubelet, broker, uploads, tmp_path, monkeypatch):
 
 @pytest.fixture
 def half_way(task, tmp_path):
-    """Return a function that describes a task whose output stands half on the brokers until it is let go."""
+    """Return a function that describes a task that stops, until released, with half of its output written."""
     meeting = tmp_path / "meeting"
     meeting.mkdir()
 

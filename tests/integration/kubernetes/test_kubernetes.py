@@ -1,4 +1,4 @@
-"""A real Kubernetes API: drivers and executors are pods, and what becomes of a run when one of them is lost.
+"""A real Kubernetes API: drivers and executors are pods, and runs survive the loss of one.
 
 The API server and its etcd are built from Go modules; the kubelet is one of ``airflow_eos_testing``.
 """
@@ -26,7 +26,7 @@ CLEARED = {"clear_number": 1, "try_number": 2, "max_tries": 3}
 
 
 def pods(api, role):
-    """Names of the pods of a role, the oldest first."""
+    """Return the names of a role's pods, oldest first."""
     labelled = [
         pod["metadata"] for pod in api.objects("pods") if pod["metadata"]["labels"]["spark-role"] == role
     ]
@@ -34,7 +34,7 @@ def pods(api, role):
 
 
 def kinds_that_hold(api, text):
-    """Kinds of objects of which one holds a text."""
+    """Return the kinds of objects of which one contains a text."""
     kinds = ("pods", "configmaps", "secrets", "services", "events")
     return {kind for kind in kinds if text in json.dumps(api.objects(kind))}
 
@@ -45,7 +45,7 @@ def pod_of(trigger):
 
 @pytest.fixture(autouse=True)
 def no_pods_left(api, kubelet):
-    """The next test begins without pods; Spark keeps a driver's pod that has ended."""
+    """Delete all pods for the next test; Spark keeps the pod of a driver that has ended."""
     yield
     for pod in api.objects("pods"):
         api.request("DELETE", f"pods/{pod['metadata']['name']}")
@@ -53,7 +53,7 @@ def no_pods_left(api, kubelet):
 
 
 def test_a_run_commits_and_the_cluster_holds_no_credential(api, kubelet, task, broker, uploads):
-    """Neither pod nor ConfigMap holds one; Spark's upload of the application does, and stays."""
+    """No pod or ConfigMap contains a credential; Spark's upload of the application does, and stays."""
     copying = task()
     trigger = copying.defer()
     thread, results = in_background(lambda: copying.resume(trigger))
@@ -77,7 +77,7 @@ def test_a_run_commits_and_the_cluster_holds_no_credential(api, kubelet, task, b
 
 
 def test_a_lost_executor_pod_costs_an_epoch_not_a_driver(api, kubelet, half_way, broker):
-    """Deleted while it sends: the same driver asks for another, and sends again."""
+    """The pod is deleted during a send: the same driver requests another executor and sends again."""
     copying = half_way()
     trigger = copying.defer()
     wait_until(lambda: is_half_written(half_way.meeting), 180)
@@ -92,7 +92,7 @@ def test_a_lost_executor_pod_costs_an_epoch_not_a_driver(api, kubelet, half_way,
 
 
 def test_a_lost_driver_pod_is_fenced_by_the_next_try(api, kubelet, half_way, broker):
-    """It is killed with half of its output on the brokers; the next try submits another."""
+    """The driver is killed with half of its output written; the next try submits another."""
     copying = half_way()
     first = copying.defer()
     wait_until(lambda: is_half_written(half_way.meeting), 180)
@@ -109,7 +109,7 @@ def test_a_lost_driver_pod_is_fenced_by_the_next_try(api, kubelet, half_way, bro
 
 
 def test_the_next_try_takes_up_the_driver_of_a_worker_that_died(api, half_way, broker, uploads, tmp_path):
-    """The task's process is killed while its driver sends: nothing is submitted again."""
+    """The task's process is killed while its driver sends: the next try submits nothing."""
     copying = half_way()
     worker = copying.start(tmp_path / "task.log")
     try:
@@ -131,7 +131,7 @@ def test_the_next_try_takes_up_the_driver_of_a_worker_that_died(api, half_way, b
 
 
 def test_a_clear_submits_a_new_driver_that_fences_the_old_one(kubelet, half_way, broker):
-    """The old one wakes up with its transaction open when the new one has committed."""
+    """The old driver resumes with its transaction open, after the new one has committed."""
     copying = half_way()
     old = copying.defer()
     wait_until(lambda: is_half_written(half_way.meeting), 180)
@@ -166,7 +166,7 @@ def test_the_pod_of_a_killed_task_is_deleted_and_commits_nothing(api, kubelet, h
 
 
 def test_a_driver_that_fails_after_its_commit_is_a_success(api, task, broker):
-    """The pod's phase counts for nothing; the ledger does."""
+    """The ledger decides, not the phase of the pod."""
     copying = task(f"import atexit, os\natexit.register(os._exit, 7)\n{COPY}")
     trigger = copying.defer()
     assert copying.resume(trigger)["records_written"] == RECORDS

@@ -1,4 +1,4 @@
-"""A YARN in a box, and tasks that submit to it."""
+"""A local YARN cluster, and tasks that submit to it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def yarn():
 
 @pytest.fixture(scope="module")
 def guarded():
-    """A YARN where only the user of an application may end it."""
+    """A YARN in which only an application's user may end it."""
     with YarnCluster(1, acls=True) as found:
         yield found
 
@@ -50,7 +50,7 @@ def task(request, broker, tmp_path, monkeypatch):
             ledger=ledger,
             **{"sink_topic": sink, **settings},
         )
-        made.operator()  # sets the environment, which is put back by monkeypatch
+        made.operator()  # sets the environment, which monkeypatch restores
         return made
 
     for name in ("AIRFLOW_CONN_KAFKA_DEFAULT", "AIRFLOW_CONN_SPARK_YARN", "HADOOP_CONF_DIR", "PATH"):
@@ -60,7 +60,7 @@ def task(request, broker, tmp_path, monkeypatch):
 
 @pytest.fixture
 def half_way(task, tmp_path):
-    """Return a function that describes a task whose output stands half on the brokers until it is let go."""
+    """Return a function that describes a task that stops, until released, with half of its output written."""
     meeting = tmp_path / "meeting"
     meeting.mkdir()
 

@@ -1,4 +1,4 @@
-"""A real YARN: runs in cluster mode, and what becomes of them when its parts, or the task, die."""
+"""A real YARN: runs in cluster mode, and their outcome when daemons, executors or the task die."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ patient = pytest.mark.timeout(600)
 
 @patient
 def test_a_run_commits_in_cluster_mode_and_leaves_no_credential(yarn, task, broker):
-    """The driver alone can find the specification while it works; then it is in no file of YARN's."""
+    """While it runs, only the driver can find the specification; afterwards no file of YARN has it."""
     one = task(conf=ONE_EXECUTOR)
     trigger = one.defer()
     seen: set[Path] = set()
@@ -62,7 +62,7 @@ def test_a_run_commits_in_cluster_mode_and_leaves_no_credential(yarn, task, brok
 @pytest.mark.chaos
 @patient
 def test_a_second_application_master_fences_the_first_and_commits(guarded, half_way, broker):
-    """The first is killed with half of its output on the brokers: YARN starts another, on the same node."""
+    """The first is killed with half of its output written: YARN starts another, on the same node."""
     yarn = guarded
     one = half_way(yarn)
     trigger = one.defer()
@@ -109,7 +109,7 @@ def test_an_application_master_on_a_lost_node_is_fenced_by_the_second_and_does_n
 @pytest.mark.chaos
 @patient
 def test_a_lost_executor_costs_an_epoch_not_an_application_master(yarn, half_way, broker):
-    """Killed while it sends: the same driver sends again."""
+    """An executor is killed during a send: the same driver sends again."""
     one = half_way()
     trigger = one.defer()
     wait_until(lambda: is_half_written(half_way.meeting), 120)
@@ -123,7 +123,7 @@ def test_a_lost_executor_costs_an_epoch_not_an_application_master(yarn, half_way
 @pytest.mark.chaos
 @patient
 def test_the_next_try_takes_up_the_application_of_a_worker_that_died(yarn, half_way, broker, tmp_path):
-    """The task's process is killed while its driver sends: nothing is submitted again."""
+    """The task's process is killed while its driver sends: the next try submits nothing."""
     one = half_way(conf=ONE_EXECUTOR)
     known = yarn.applications()
     log = tmp_path / "task.log"
@@ -149,11 +149,11 @@ def test_the_next_try_takes_up_the_application_of_a_worker_that_died(yarn, half_
 @pytest.mark.chaos
 @patient
 def test_a_clear_submits_a_new_application_that_fences_the_old_one(yarn, half_way, broker):
-    """The old one's transaction is open; let go, it cannot commit."""
+    """The old one's transaction is open; once released, it cannot commit."""
     one = half_way(conf=ONE_EXECUTOR)
     old = one.defer()
     wait_until(lambda: is_half_written(half_way.meeting), 120)
-    # The old driver's executors wait for the same sign: with all of them frozen, the new one has it alone.
+    # The old driver's executors wait for the same file: with all of them frozen, only the new one gets it.
     frozen = yarn.processes(old.driver_id)
     signal_all(frozen, signal.SIGSTOP)
     let_go(half_way.meeting)
@@ -171,7 +171,7 @@ def test_a_clear_submits_a_new_application_that_fences_the_old_one(yarn, half_wa
 
 @pytest.fixture(params=["open to all", "with access lists"])
 def killing(request):
-    """A YARN as it comes, and one with access lists."""
+    """A YARN with default settings, and one with access control lists."""
     return request.getfixturevalue("yarn" if request.param == "open to all" else "guarded")
 
 
@@ -179,7 +179,7 @@ def killing(request):
 @patient
 @pytest.mark.parametrize("how", ["deferred", "on the worker"])
 def test_a_killed_task_ends_its_application(killing, half_way, broker, how):
-    """Marked or cleared while deferred, or killed while it waits: it commits nothing, the next life does."""
+    """Marked or cleared while deferred, or killed while waiting: it commits nothing, the next life does."""
     one = half_way(killing, conf=ONE_EXECUTOR)
     if how == "deferred":
         trigger = one.defer()
@@ -201,11 +201,11 @@ def test_a_killed_task_ends_its_application(killing, half_way, broker, how):
     let_go(half_way.meeting)
     wait_until(lambda: not killing.processes(application))
     assert written(broker, one) == 0
-    # Spark removes its staging folder at an orderly end only. Others cannot read it.
+    # Spark removes its staging folder only after a regular end. Other users cannot read it.
     staged = killing.staging / killing.user / ".sparkStaging" / application
     assert {path.parent for path in killing.holding(SECRET)} <= {staged}
     assert not staged.exists() or staged.stat().st_mode & 0o077 == 0
-    shutil.rmtree(staged, ignore_errors=True)  # as the page on security advises
+    shutil.rmtree(staged, ignore_errors=True)  # as docs/security.md advises
     if how == "on the worker":
         wait_until(lambda: results, 120)
         assert isinstance(results[0], EosError | RuntimeError)
@@ -218,7 +218,7 @@ def test_a_killed_task_ends_its_application(killing, half_way, broker, how):
 @pytest.mark.chaos
 @patient
 def test_a_resource_manager_that_restarts_is_waited_for(yarn, half_way, broker):
-    """Killed and started with its state while the driver sends: the trigger looks on, the run commits."""
+    """Killed and restarted with its state while the driver sends: the trigger continues, the run commits."""
     one = half_way(conf=ONE_EXECUTOR)
     trigger = one.defer()
     wait_until(lambda: is_half_written(half_way.meeting), 120)
@@ -238,7 +238,7 @@ def test_a_resource_manager_that_restarts_is_waited_for(yarn, half_way, broker):
 @pytest.mark.chaos
 @patient
 def test_a_resource_manager_that_forgets_its_applications(half_way, broker):
-    """Without its state it knows no such application: the try fails, the next one submits and commits."""
+    """Without its state it does not know the application: the try fails, the next one submits and commits."""
     with YarnCluster(1, recovery=False) as yarn:
         one = half_way(yarn)
         trigger = one.defer()
@@ -258,7 +258,7 @@ def test_a_resource_manager_that_forgets_its_applications(half_way, broker):
 @pytest.mark.chaos
 @patient
 def test_an_application_that_fails_lets_the_next_try_submit_again(yarn, task, broker, tmp_path):
-    """Both application masters end by the transform's error; a mended one commits by a new application."""
+    """Both application masters end with the transform's error; a fixed one commits in a new application."""
     one = task("def process(df):\n    raise OSError('not today')\n", conf=ONE_EXECUTOR)
     trigger = one.defer()
     with pytest.raises(RunFailed, match="FAILED"):
@@ -287,7 +287,7 @@ def test_an_application_that_fails_after_its_commit_is_a_success(yarn, task, bro
 @pytest.mark.chaos
 @patient
 def test_an_application_that_ends_well_without_a_commit_is_a_failure(yarn, task, broker):
-    """What YARN says of it counts for nothing."""
+    """YARN's own status does not count."""
     one = task("import os\ndef process(df):\n    os._exit(0)\n", conf=ONE_EXECUTOR)
     trigger = one.defer()
     with pytest.raises(RunFailed, match="ended well, but the ledger does not hold"):
@@ -307,7 +307,7 @@ with YarnCluster(1) as yarn:
 
 @pytest.mark.chaos
 def test_the_yarn_of_an_owner_that_is_killed_leaves_nothing(tmp_path):
-    """No daemon, no folder."""
+    """Neither a daemon nor a folder is left."""
     import sys
 
     owner = subprocess.Popen([sys.executable, "-c", OWNER], stdout=subprocess.PIPE, text=True)

@@ -49,7 +49,7 @@ def process(df):
 
     return df.select("key", "value").mapInArrow(held, "key binary, value binary")
 """
-# In client mode it is the driver that names the executors' Python.
+# In client mode the driver determines the executors' Python.
 CLIENT = {
     "deploy_mode": "client",
     "yarn_track_via_rm_api": False,
@@ -59,7 +59,7 @@ CLEARED = {"clear_number": 1, "try_number": 2, "max_tries": 3}
 
 
 def test_an_executor_that_is_lost_while_it_seals_is_computed_again(yarn, task, broker, tmp_path):
-    """Nothing is on the brokers yet: Spark's own retry, in the same transaction."""
+    """Nothing is on the brokers yet: Spark itself retries, in the same transaction."""
     meeting = tmp_path / "sealing"
     meeting.mkdir()
     one = task(SEALS.format(folder=str(meeting)))
@@ -79,21 +79,21 @@ def test_an_executor_that_is_lost_while_it_seals_is_computed_again(yarn, task, b
 
 
 def executors_at_work(yarn, application, meeting):
-    """Return the executors of which a Python worker came to the meeting: its parent is their daemon."""
+    """Return the executors with a Python worker at the meeting: its parent is their daemon."""
     daemons = {int(path.name) for path in meeting.iterdir()}
     return [pid for pid in yarn.executors(application) if daemons.intersection(children(pid))]
 
 
 @pytest.fixture
 def own_broker():
-    """Brokers that a test may kill; the tests' others stay."""
+    """Brokers that a test may kill, separate from those of the other tests."""
     with EmbeddedKafka() as kafka:
         yield kafka.brokers[0], Broker(kafka.bootstrap_servers)
 
 
 @pytest.fixture
 def broker(request):
-    """The module's, or those of a test that kills them."""
+    """The module's brokers, or those of a test that kills them."""
     if "own_broker" in request.fixturenames:
         return request.getfixturevalue("own_broker")[1]
     return Broker(request.getfixturevalue("embedded_kafka").bootstrap_servers)
@@ -108,7 +108,7 @@ def ended_without_brokers(yarn, one, node):
 
 
 def test_brokers_that_are_away_when_the_application_has_ended_are_waited_for(yarn, own_broker, task, broker):
-    """The ledger is asked until they are back; the try succeeds."""
+    """The trigger asks the ledger until they are back; the try succeeds."""
     node, _ = own_broker
     one = task(conf=ONE_EXECUTOR)
     trigger = ended_without_brokers(yarn, one, node)
@@ -145,7 +145,7 @@ def open_now(broker):
 
 
 def test_a_killed_task_whose_driver_is_on_the_worker_aborts_and_ends_its_application(yarn, half_way, broker):
-    """SIGTERM lets the driver abort: no transaction is left open. The task's next life commits."""
+    """SIGTERM lets the driver abort: no transaction stays open. The cleared task commits."""
     one = half_way(**CLIENT)
     known = yarn.applications()
     operator = one.operator()
@@ -170,7 +170,7 @@ def test_a_killed_task_whose_driver_is_on_the_worker_aborts_and_ends_its_applica
 
 
 def test_a_worker_that_dies_with_its_driver_leaves_its_application_to_end(yarn, half_way, broker, tmp_path):
-    """SIGKILL for task, spark-submit and driver: the next try fences what they left open, and commits."""
+    """SIGKILL of task, spark-submit and driver: the next try fences their transaction, and commits."""
     one = half_way(**CLIENT)
     known = yarn.applications()
     worker = one.start(tmp_path / "task.log")

@@ -43,7 +43,7 @@ def process(df):
 
 
 def test_a_second_application_master_adopts_the_rows_of_the_first(yarn, task, broker, tmp_path, monkeypatch):
-    """The first is killed when its rows are in the table and no record is in the ledger."""
+    """The first is killed when its rows are in the table and the ledger has no record yet."""
     lake = IcebergLake(tmp_path, COLUMNS)
     extra = {**lake.properties, "s3.secret-access-key": f"{SECRET}-of-the-storage"}
     monkeypatch.setenv("AIRFLOW_CONN_C", json.dumps({"conn_type": "iceberg", "extra": extra}))

@@ -48,16 +48,16 @@ OFFSETS = TopicPartition("__consumer_offsets", 0)
 DEDUPLICATED_BATCHES = 5
 PREPARED = (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
 STRANGER = -2
-"""Producer id of ledger records that stand in no transaction of ours: they are not evidence."""
+"""Producer id of ledger records that are in none of our transactions: they are not evidence."""
 
 
 class BrokerTimeout(Exception):
-    """The answer did not come."""
+    """No answer came."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A record or a marker; ``digest`` is of all of it but the time."""
+    """A record or a marker; ``digest`` covers everything but the timestamp."""
 
     kind: str  # data, commit, abort, gone
     producer_id: int = -1
@@ -73,7 +73,7 @@ class Entry:
 
 
 class Log(list[Entry]):
-    """The records of one partition; what is derived from them is made anew when they were changed."""
+    """The records of one partition; caches what is derived from them until they change."""
 
     def append(self, entry: Entry) -> None:
         super().append(entry)
@@ -164,21 +164,21 @@ class ModelBroker:
         self.open: dict[TopicPartition, dict[int, int]] = {tp: {} for tp in self.logs}
         self.transactions: dict[str, Transaction] = {}
         self.pending: dict[int, dict[tuple[str, TopicPartition], CommittedOffset]] = {}
-        """Offsets by producer id, until a marker reaches the offsets' partition."""
+        """Pending offsets by producer id, until a marker reaches their partition."""
         self.groups: dict[str, dict[TopicPartition, CommittedOffset]] = {}
         self.log_starts: dict[TopicPartition, int] = {}
         self.members: dict[str, int] = {}
         self.verifies = verifies
         self.now: Callable[[], int] = lambda: 0
-        """The brokers' clock, in ms: records that producers write get this time."""
+        """The brokers' clock, in ms: the timestamp of records that producers write."""
         self.away: set[TopicPartition] = set()
-        """Partitions without a leader: nobody writes there or asks, and ends of transactions forget them."""
+        """Partitions without a leader: they accept no request, and get no marker when a transaction ends."""
         self.reported_verification: bool | None = verifies
         identity = json.dumps({"v": 1, "topic_id": "id-ledger", "partitions": 2, "prefix": "eos"})
         self.logs[TopicPartition(LEDGER, 0)].append(Entry("data", value=identity, key=LEDGER_IDENTITY_KEY))
 
     def fingerprint(self) -> str:
-        """The logs have what ``open`` has, too."""
+        """Leaves ``open`` out: it follows from the logs."""
         logs = " ".join([log.digest for log in self.logs.values()])
         producers = "\n".join(
             [",".join([f"{pid} {s.text}" for pid, s in known.items()]) for known in self.producers.values()]
@@ -190,7 +190,7 @@ class ModelBroker:
         return f"{logs}{producers}{pending}{transactions}{groups}{self.members}{away}"
 
     def saved(self) -> dict[str, Any]:
-        """Return copies of all that changes, for :meth:`restore`."""
+        """Return copies of all mutable state, for :meth:`restore`."""
         return {
             "topics": dict(self.topics),
             "logs": {tp: log.copied() for tp, log in self.logs.items()},
@@ -205,7 +205,7 @@ class ModelBroker:
         }
 
     def restore(self, saved: dict[str, Any]) -> None:
-        """Have the state of a broker that was saved, which stays as it is."""
+        """Set the state to a copy of what :meth:`saved` returned."""
         self.__dict__.update(saved)
         self.__dict__.update(self.saved())
 
@@ -265,7 +265,7 @@ class ModelBroker:
     def produce(
         self, identity: ProducerIdentity, tp: TopicPartition, sequence: int, value: str, key: str = ""
     ) -> int:
-        """Append one record; return its offset, or the old one where the broker takes it for a duplicate."""
+        """Append one record; return its offset, or the earlier one if the broker takes it for a duplicate."""
         self._leader(tp)
         known = self.producers[tp].get(identity.producer_id)
         if known is not None and identity.producer_epoch < known.epoch:
@@ -304,7 +304,7 @@ class ModelBroker:
         pending.update({(group, tp): offset for tp, offset in offsets.items()})
 
     def end_transaction(self, identity: ProducerIdentity, *, commit: bool) -> EndTxnAnswer | None:
-        """Answer EndTxn; None means: committed."""
+        """Answer EndTxn; None means that it was committed."""
         txn = self.transactions[identity.transactional_id]
         if (txn.producer_id, txn.epoch) != (identity.producer_id, identity.producer_epoch):
             return EndTxnAnswer.FENCED
@@ -317,7 +317,7 @@ class ModelBroker:
         return None if commit else EndTxnAnswer.ENDED
 
     def time_out(self, transactional_id: str) -> None:
-        """The coordinator aborts a transaction that has been open too long."""
+        """Abort a transaction that has been open too long, as the coordinator does."""
         txn = self.transactions[transactional_id]
         if txn.state is TransactionState.ONGOING:
             txn.epoch += 1
@@ -330,12 +330,12 @@ class ModelBroker:
         txn.markers = txn.partitions
 
     def write_marker(self, txn: Transaction) -> None:
-        """Write one marker; the transaction is complete with the last."""
+        """Write one marker; the last one completes the transaction."""
         commits = txn.state is TransactionState.PREPARE_COMMIT
         if txn.markers:
             tp, *left = txn.markers
             txn.markers = tuple(left)
-            if tp not in self.away:  # else a broker of 4.x leaves it out (KAFKA-20734)
+            if tp not in self.away:  # else a 4.x broker omits the marker (KAFKA-20734)
                 self.marker(tp, txn.producer_id, txn.epoch, commits=commits)
         if not txn.markers:
             txn.state = TransactionState.COMPLETE_COMMIT if commits else TransactionState.COMPLETE_ABORT
@@ -358,12 +358,12 @@ class ModelBroker:
             self.producers[tp][producer_id] = ProducerState(epoch)
 
     def _settle(self, txn: Transaction) -> None:
-        """A request that meets a transaction still being completed is retried until it is."""
+        """Complete a transaction: clients retry a request until the transaction before it is complete."""
         while txn.state in PREPARED:
             self.write_marker(txn)
 
     def settle(self) -> None:
-        """Write every marker that is still to be written."""
+        """Write all missing markers."""
         for txn in self.transactions.values():
             self._settle(txn)
 
@@ -473,7 +473,7 @@ class ModelBroker:
         prefixes: tuple[str | Around, ...],
         wanted: Callable[[str], bool],
     ) -> dict[str, LedgerValue]:
-        """Look up as the real ledger does: what stands behind the index, then what that names."""
+        """Look up as the real ledger does: the records after the index, then those that it names."""
         few = not any(isinstance(prefix, str) and prefix.endswith(":") for prefix in prefixes)
         known = self.index_root(tp.partition) if few else None
         begin = start if known is None else known[1].through
@@ -538,7 +538,7 @@ class ModelBroker:
         }
 
     def compact_ledger(self) -> None:
-        """Remove what a later record of the same key replaces; open transactions are not touched."""
+        """Remove records that a later one of the same key replaces; leave open transactions alone."""
         for tp in (TopicPartition(LEDGER, p) for p in range(self.topics[LEDGER].partitions)):
             last = {entry.key: offset for offset, entry in self.committed_entries(tp)}
             for offset, entry in self.committed_entries(tp):
@@ -546,7 +546,7 @@ class ModelBroker:
                     self.logs[tp][offset] = replace(entry, kind="gone")
 
     def committed_keys(self) -> set[str]:
-        """Return the ledger's keys that are committed, also where the marker is still to be written."""
+        """Return the committed keys of the ledger, also those whose marker is not written yet."""
         found: set[str] = set()
         sealed = {
             t.producer_id for t in self.transactions.values() if t.state is TransactionState.PREPARE_COMMIT

@@ -1,13 +1,13 @@
 """Searches interleavings: runs real code step by step, in every order, with faults at every step.
 
-A *process* is ordinary blocking code whose every call to the outside is one step. A *schedule* says which
-process makes the next step and what befalls it. The search starts from the schedule without deviations (each
-process runs to its end) and adds deviations one at a time, so the first counter-example it meets is a
-shortest one, unless a seed draws the schedules. A state of the whole system met before is not searched again:
-what a process will do depends on nothing but the answers it got, and the time at which it got them.
+A *process* is ordinary blocking code in which each external call is one step. A *schedule* says which
+process makes the next step and which fault it meets. The search starts from the schedule without deviations
+(each process runs to its end) and adds deviations one at a time, so the first counter-example it finds is a
+shortest one, unless a seed draws the schedules. A known state of the whole system is not searched again: what
+a process will do depends only on the answers it got and the times at which it got them.
 
-For the same reason its code runs once for the same answers: see :class:`Point`. A schedule is continued from
-the state of the world in which it deviates from the one before it: see :meth:`Run.repeat`.
+For the same reason its code runs once for the same answers: see :class:`Point`. A schedule continues from the
+state of the world in which it deviates from the one before it: see :meth:`Run.repeat`.
 """
 
 from __future__ import annotations
@@ -22,9 +22,15 @@ from typing import Any, Protocol
 
 import greenlet
 
+from airflow_eos.exceptions import EosError
+from tests.protocol.model.broker import BrokerTimeout
+
+EXPECTED = (EosError, TimeoutError, BrokerTimeout)
+"""What a process may end with; any other exception ends the search."""
+
 
 class Fault:
-    """What may befall a step, besides nothing."""
+    """What may go wrong in a step."""
 
     NONE = ""
     FAIL = "request lost"
@@ -34,7 +40,7 @@ class Fault:
 
 
 class Died(greenlet.GreenletExit):
-    """The process was killed: no clean-up of its own runs against the world."""
+    """The process was killed: its own clean-up must not act on the world."""
 
 
 class HasTime(Protocol):
@@ -45,20 +51,20 @@ class Collaborators(Protocol):
     """What is explored: shared state, background events, and an oracle."""
 
     clock: HasTime
-    """The one thing that processes may read without a step."""
+    """The one thing that processes may read outside a step."""
 
     def fingerprint(self) -> str:
         """Return all that a step or the oracle may depend on, except for the answers that processes got."""
 
     def changed(self) -> None:
-        """Take notice that an event happened, or a step that may fail; other steps only read, or wait."""
+        """Note that an event happened, or a step that may fail; other steps only read or wait."""
 
     def saved(self) -> Any:
         """Return a copy of all that steps and events may change."""
 
     def restore(self, saved: Any) -> None: ...
     def events(self) -> list[str]:
-        """Return what can happen by itself; this changes nothing, for it is not asked in a repetition."""
+        """Return the events that can happen now; must not change anything: a repetition does not call it."""
 
     def fire(self, event: str) -> None: ...
     def check_step(self) -> str | None: ...
@@ -88,11 +94,11 @@ def event_action(event: str) -> Action:
 
 @dataclass(slots=True)
 class Step:
-    """One call to the outside.
+    """One external call.
 
-    :param run: depends on the world and on constants only: it is called in each execution that comes here,
-        and the process may be further on by then.
-    :param is_look: made at once, without another action in between and without faults.
+    :param run: depends on the world and on constants only: it is called in each execution that gets here,
+        when the process may already be further on.
+    :param is_look: answered at once, with no other action in between and without faults.
     """
 
     name: str
@@ -104,7 +110,7 @@ class Step:
 
 @dataclass(slots=True)
 class End:
-    """What a process left when it was over."""
+    """How a process ended."""
 
     result: Any = None
     error: BaseException | None = None
@@ -112,7 +118,7 @@ class End:
 
 @dataclass(slots=True)
 class Answer:
-    """What a process hears of its step: an outcome, or an error."""
+    """The answer to a step: an outcome or an error."""
 
     outcome: Any = None
     error: BaseException | None = None
@@ -123,13 +129,13 @@ class Answer:
 
 @dataclass(slots=True)
 class Point:
-    """Where the code of a process stands after some answers: at a step, or at its end.
+    """The position of a process's code after some answers: at a step, or at its end.
 
-    Any execution in which the process gets the same answers at the same times comes to the same point, and
-    does not run the code again. Only the way from a point to a new one takes a greenlet that stands there.
+    An execution in which the process gets the same answers at the same times comes to the same point, without
+    running the code again. Only a step from a known point to a new one needs a greenlet at the known one.
 
-    :param answer: what it heard at the point before, at ``seconds`` of the clock.
-    :param glet: a greenlet that stands here.
+    :param answer: the answer at the point before, given at ``seconds`` of the clock.
+    :param glet: a greenlet that is at this point.
     """
 
     reached: Step | End
@@ -142,9 +148,9 @@ class Point:
 
 
 class Process:
-    """One process in the present execution.
+    """One process in the current execution.
 
-    :param history: number of the sequence of the answers it got, and of what befell its steps.
+    :param history: number of the sequence of its answers and of the faults of its steps.
     """
 
     def __init__(self, name: str, body: Callable[[], Any], point: Point) -> None:
@@ -175,10 +181,10 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """An execution to make: another one up to some action, then a deviation from it, then the plain order.
+    """An execution to make: repeats another one up to an action, deviates, then takes the default order.
 
-    :param actions: what the other execution did; ``length`` of these are repeated.
-    :param deviations: how many of the actions that will be made deviate from the plain order.
+    :param actions: actions of the other execution; the first ``length`` of them are repeated.
+    :param deviations: number of actions that will deviate from the default order.
     """
 
     actions: tuple[Action, ...] = ()
@@ -205,8 +211,8 @@ class Saved:
 class Known:
     """What a search remembers of all executions.
 
-    :param histories: the numbers of what processes heard, by what they heard before.
-    :param sound: worlds that the oracle accepted at the end of an execution.
+    :param histories: numbers of the processes' histories, by previous history, fault and answer.
+    :param sound: end states of the world that the oracle has accepted.
     """
 
     histories: dict[tuple[int, str, str], int] = field(default_factory=dict)
@@ -224,7 +230,7 @@ class Run:
         self.violation: str | None = None
         self.taken: list[Action] = []
         self._last: str | None = None
-        """The process that made the last step, of those that did not end with it."""
+        """The process that made the last step, unless it ended with it."""
         self._previous = ""
         self._hub = greenlet.getcurrent()
         self._standing: set[greenlet.greenlet] = set()
@@ -252,16 +258,16 @@ class Run:
         return self._await(Step(name, run, faults, late))
 
     def look(self, run: Callable[[], Any]) -> Any:
-        """Ask something at once; called from inside the greenlet of a process."""
+        """Get an answer at once; called from inside the greenlet of a process."""
         return self._await(Step("", run, is_look=True))
 
     def _await(self, step: Step) -> Any:
         if self._ends:
-            # Handlers of the dying process may want to act; the dead do not.
+            # Exception handlers of a dying process may try to act; the dead must not.
             raise Died
         return self._hub.switch(step)
 
-    # -- where the code of processes stands --
+    # -- points --
 
     def _arrived(
         self, name: str, glet: greenlet.greenlet, reached: Step | End, before: Point | None, answer: Answer
@@ -273,7 +279,7 @@ class Run:
         return Point(reached, actions, before, answer, self.world.clock.seconds, glet)
 
     def _hear(self, process: Process, answer: Answer, fault: str = Fault.NONE) -> None:
-        """Let a process go on to its next step."""
+        """Give a process its answer, so that it runs to its next step."""
         text = repr(answer)
         point, heard = process.point, (text, self.world.clock.seconds)
         numbers = self.known.histories
@@ -282,17 +288,17 @@ class Run:
             glet = self._greenlet_at(process, point)
             self._standing.discard(glet)
             point.glet = None
-            reached = _told(glet, answer)
+            reached = _resume(glet, answer)
             point.next[heard] = self._arrived(process.name, glet, reached, point, answer)
         process.point = point.next[heard]
 
     def _look(self, process: Process) -> None:
-        """Answer what a process asks without a step."""
+        """Answer the looks of a process, which are no steps."""
         while isinstance(step := process.point.reached, Step) and step.is_look:
             self._hear(process, _answer_of(step))
 
     def _greenlet_at(self, process: Process, point: Point) -> greenlet.greenlet:
-        """Return a greenlet that stands at a point: where there is none, the way there is gone again."""
+        """Return a greenlet that is at a point; if there is none, run the code again up to there."""
         way = [point]
         while way[-1].glet is None and way[-1].before is not None:
             way.append(way[-1].before)
@@ -301,12 +307,12 @@ class Run:
         if start.glet is None:
             self.world.clock.seconds = start.seconds
             glet = greenlet.greenlet(_to_its_end, parent=self._hub)
-            _same(glet.switch(process.body), start)
+            _check_same(glet.switch(process.body), start)
         else:
             glet, start.glet = start.glet, None
         for later in reversed(way):
             self.world.clock.seconds = later.seconds
-            _same(_told(glet, later.answer), later)
+            _check_same(_resume(glet, later.answer), later)
         self.world.clock.seconds = now
         return glet
 
@@ -322,7 +328,7 @@ class Run:
         return actions
 
     def default(self, actions: list[Action]) -> Action:
-        """Return the action of the schedule without deviations: go on; else the next process, then events."""
+        """Return the action without deviation: the same process goes on, else the next one, then events."""
         last = self.processes.get(self._last or "")
         if last is not None and last.pending is not None and last.pending.name != "sleep":
             return last.point.actions[0]
@@ -332,7 +338,7 @@ class Run:
         }
         awake = [a for a in plain if a.actor not in sleeping]
         if self._last in sleeping:
-            # While somebody waits, the coordinator goes on writing markers.
+            # While a process waits, the coordinator keeps writing markers.
             markers = [a for a in plain if a.actor.startswith("event markers")]
             if markers:
                 return markers[0]
@@ -348,7 +354,7 @@ class Run:
         raise AssertionError("nothing can happen")
 
     def repeat(self, schedule: Schedule) -> None:
-        """Perform the schedule, from where the one before it deviated if both vary the same execution."""
+        """Perform the schedule, from where the previous one deviated if both vary the same execution."""
         known = self._deviated
         if known.actions is not schedule.actions or known.length > schedule.length:
             known = self._begin
@@ -412,7 +418,7 @@ class Run:
         if step.faults:
             self.world.changed()
         made = _answer_of(step) if fault in (Fault.NONE, Fault.LOSE) else Answer()
-        # Whoever hears nothing does not know why.
+        # A process that gets no answer does not know why.
         answer = Answer(error=TimeoutError(f"{step.name}: no answer")) if fault else made
         self._hear(process, answer, fault)
         self._look(process)
@@ -440,7 +446,7 @@ class Run:
         return violation
 
     def close(self) -> None:
-        """End processes that are still waiting, without letting them act."""
+        """End processes that are still waiting, without letting them act on the world."""
         self._ends = True
         for glet in self._standing:
             glet.throw(Died)
@@ -452,7 +458,9 @@ def _to_its_end(body: Callable[[], Any]) -> End:
         return End(body())
     except Died:
         return End()
-    except Exception as error:
+    except EXPECTED as error:
+        if not isinstance(error.__cause__, (*EXPECTED, type(None))):
+            raise  # a mistake in the code: what became of it is no answer of a run
         return End(error=error)
 
 
@@ -463,19 +471,19 @@ def _answer_of(step: Step) -> Answer:
         return Answer(error=error)
 
 
-def _told(glet: greenlet.greenlet, answer: Answer) -> Step | End:
-    """Let a process hear an answer; return where it came to."""
+def _resume(glet: greenlet.greenlet, answer: Answer) -> Step | End:
+    """Resume a greenlet with an answer; return the step or end that it reaches."""
     reached: Step | End
     if answer.error is None:
         reached = glet.switch(answer.outcome)
     else:
         reached = glet.throw(answer.error)
-        answer.error.__traceback__ = None  # has all frames of the process
+        answer.error.__traceback__ = None  # it references all frames of the process
     return reached
 
 
-def _same(reached: Step | End, point: Point) -> None:
-    """Check that a process did again what it did after the same answers."""
+def _check_same(reached: Step | End, point: Point) -> None:
+    """Check that a process did the same after the same answers."""
     expected = point.reached
     again, expected = (one.name if isinstance(one, Step) else one for one in (reached, point.reached))
     assert again == expected, f"{again}, not {expected}: it depends on more than answers"
@@ -487,7 +495,7 @@ def _digest(text: str) -> bytes:
 
 @dataclass(frozen=True)
 class CounterExample:
-    """A schedule that breaks the promise."""
+    """A schedule that violates the guarantee."""
 
     violation: str
     narrative: tuple[str, ...]
@@ -520,10 +528,10 @@ def explore(
     """Search all schedules with at most ``deviations`` deviations, breadth first.
 
     :param faults: also let steps fail, lose their answer, or kill; False searches orders only.
-    :param executions: stop after so many; the report says whether the search was exhaustive.
-    :param seed: after all schedules with one deviation, take the next ones at random: a search that is
-        stopped has seen others with another seed.
-    :param afresh: make the scenario anew for each execution, and run all code in each.
+    :param executions: maximum number of executions; the report says whether the search was exhaustive.
+    :param seed: draw the schedules after those with one deviation at random: with another seed, a search that
+        stops early has seen others.
+    :param afresh: create the scenario for each execution, and run all code in each.
     """
     search = _Search(scenario, deviations, max_steps, faults=faults, afresh=afresh)
     try:
@@ -548,7 +556,7 @@ def _searched(search: _Search, executions: int, random: Random | None) -> Report
 
 
 class _Search:
-    """Makes executions, and remembers the states that they met."""
+    """Makes executions, and remembers the states that they reached."""
 
     def __init__(
         self,
@@ -570,7 +578,7 @@ class _Search:
         self._run.close()
 
     def execute(self, schedule: Schedule) -> list[Schedule]:
-        """Make an execution until everything is done or a known state is met; return its variations."""
+        """Execute until everything is done or a known state is reached; return the variations."""
         self.report.executions += 1
         if self._afresh:
             self._run.close()
@@ -584,9 +592,9 @@ class _Search:
         return [Schedule(actions, length, action, deviations) for length, action in branches]
 
     def _goes_on_to_the_end(self, run: Run, schedule: Schedule, branches: list[tuple[int, Action]]) -> bool:
-        """Go on in the plain order; note what else could be done, in each state that is new.
+        """Continue in the default order; note the alternatives in each new state.
 
-        :returns: False where a known state is met: what follows was searched.
+        :returns: False if a known state is reached: what follows it was searched before.
         """
         while run.violation is None and len(run.taken) < self._max_steps:
             actions = run.actions()

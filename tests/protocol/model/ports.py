@@ -73,7 +73,7 @@ class ModelCluster:
     def describe_topics(
         self, topics: Collection[str], *, optional: Collection[str] = (), wait: bool = True
     ) -> Any:
-        del wait  # nothing is behind here
+        del wait  # metadata is never stale here
         # No scene changes the topics.
         return self._broker.describe_topics(
             [*topics, *(name for name in optional if name in self._broker.topics)]
@@ -111,7 +111,7 @@ class ModelCluster:
     def offsets_for_time(
         self, partitions: Collection[TopicPartition], timestamp_ms: int, *, markers: bool = False
     ) -> Any:
-        del markers  # have no time here
+        del markers  # have no timestamp here
         asked = list(partitions)
         return self._read(
             "look up offsets for time",
@@ -233,7 +233,7 @@ class ModelSession:
 
 
 class ModelTransactions:
-    """Also watches law 2: a process that was told it is superseded must not take another epoch."""
+    """Also checks law 2: a process that knows it is superseded must not take another epoch."""
 
     def __init__(self, run: Run, broker: ModelBroker, scene: Any, name: str) -> None:
         self._run, self._broker, self._scene, self._name = run, broker, scene, name
@@ -315,7 +315,7 @@ class ModelLedger:
         return "compact"
 
     def route_over(self, partitions: int) -> None:
-        del partitions  # the model's ledger keeps those that it has
+        del partitions  # the model's ledger keeps its partitions
 
     def partition_for(self, routing: str) -> int:
         return ledger_partition(routing)
@@ -354,8 +354,8 @@ class ModelData:
 
     :param respawns: a second attempt of a send task may run beside the first, its batches in another order
         (a transform that is not deterministic).
-    :param loses_batch: the writers lose their last batch and do not notice.
-    :param loses_blocks: what was sealed first is gone for good when its first batch is written; sealed again,
+    :param loses_batch: the writers lose their last batch unnoticed.
+    :param loses_blocks: the first sealed batches are lost for good when one of them is written; sealed again,
         the batches are in another order (a transform that is not deterministic).
     """
 
@@ -456,7 +456,7 @@ class ModelData:
         )
 
     def _second_attempt(self, identity: ProducerIdentity, tp: TopicPartition, batches: list[str]) -> None:
-        """The first attempt's executor was lost after its first batch; Spark starts the task again."""
+        """The executor of the first attempt is lost after its first batch; Spark starts the task again."""
         if refuse_second_attempt(1):
             raise SecondAttempt(f"{tp}: attempt 1 wrote nothing")
         self._respawns = False
@@ -468,7 +468,7 @@ class ModelData:
 
 
 def refuse_second_attempt(attempt_number: int) -> bool:
-    """Law 1 as the model's send task applies it; tests switch it off."""
+    """Apply law 1 as the model's send task does; tests switch it off."""
     return attempt_number > 0
 
 
@@ -513,7 +513,7 @@ def dismisser(run: Run, scene: Any, name: str, partition: int, key: str) -> Call
 
 
 def repairer(run: Run, scene: Any, name: str, topics: Collection[str]) -> Callable[[], Any]:
-    """Return the body of a process that ends what leaders hold for open, as `repair --yes` does."""
+    """Return the body of a process that ends what leaders have open, as `repair --yes` does."""
 
     def body() -> Any:
         control: Any = SimpleNamespace(
@@ -549,7 +549,7 @@ def resetter(run: Run, scene: Any, name: str, spec: RunSpec, reset: Reset) -> Ca
 
 
 def ledger_writer(run: Run, scene: Any, name: str) -> LedgerWriter:
-    """Return what a process writes to the ledger by."""
+    """Return the writer that a process uses for the ledger."""
     return LedgerWriter(
         ModelCluster(run, scene.broker),
         ModelTransactions(run, scene.broker, scene, name),

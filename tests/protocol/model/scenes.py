@@ -1,4 +1,4 @@
-"""Scenes: what happens at the same time, and the oracle that judges how it ended."""
+"""Scenes: what happens concurrently, and the oracle that judges the outcome."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.protocol.model.ports import (
 
 
 class Inline:
-    """Runs an attempt outside the search: at once, without faults; markers are written meanwhile."""
+    """Runs an attempt outside the search: at once, without faults, with all markers written."""
 
     def __init__(self, broker: ModelBroker) -> None:
         self._broker = broker
@@ -49,7 +49,7 @@ class Inline:
 
 
 class Scene:
-    """A cluster, the attempts that share it, and what must be true at the end.
+    """A cluster, the attempts that share it, and what must hold at the end.
 
     :param closers: runs made one after the other at the end, without faults: they must succeed.
     """
@@ -67,14 +67,14 @@ class Scene:
         self.expected: Callable[[], list[str]] = self._all_input
         self.processes: dict[str, Any] = {}
         self.superseded: set[tuple[str, str]] = set()
-        """Processes, each with a transactional id that it was told is no longer its own."""
+        """Pairs of a process and a transactional id that it knows another process has taken."""
         self.fired: set[str] = set()
         self._answered: set[str] = set()
         self._of_broker: str | None = None
-        """Digest of the broker's fingerprint since it was changed."""
+        """Digest of the broker's fingerprint since its last change."""
 
     def prepare(self, act: Callable[[], Any]) -> Any:
-        """Do something before the processes begin, with all its markers."""
+        """Act before the processes begin, and write all markers."""
         outcome = act()
         self.broker.settle()
         return outcome
@@ -128,7 +128,7 @@ class Scene:
     def check_end(self) -> str | None:
         for event in sorted(self.once):
             self.fire(event)
-        # All that were left open are dead by now, and time out.
+        # All processes that left one open are dead by now, so it times out.
         self.broker.settle()
         for tid in list(self.broker.transactions):
             self.broker.time_out(tid)
@@ -177,11 +177,11 @@ class Scene:
         return None
 
     def _written(self, runs: Sequence[RunRecord]) -> int:
-        """Return how many records the runs have left in the sink."""
+        """Return how many records of the runs the sink must have."""
         return sum(r.records_written for r in runs)
 
     def _answers(self) -> str | None:
-        """At the moment of the answer: a retry may make true later what was not."""
+        """Check at the moment of the answer: a retry may make a wrong answer true later."""
         for name, process in self.processes.items():
             if name in self._answered or not isinstance(process.result, RunRecord):
                 continue
@@ -272,7 +272,7 @@ def twins(run: Run) -> Scene:
 
 
 def successive(run: Run) -> Scene:
-    """Two runs of one pipeline at once, on one cursor."""
+    """Two concurrent runs of one pipeline, on one cursor."""
     return stage(
         run, [("r1", spec("r1")), ("r2", spec("r2"))], closers=[spec("r1"), spec("r2"), spec("last")]
     )
@@ -304,7 +304,7 @@ def cleared(run: Run) -> Scene:
 
 
 def reprocessed(run: Run) -> Scene:
-    """A committed run is cleared with on_committed=reprocess, twice over, beside the live cursor."""
+    """A committed run is cleared twice with on_committed=reprocess, beside the live cursor."""
 
     def prepare(scene: Scene) -> None:
         before(scene, spec("r1"))
@@ -359,9 +359,9 @@ def explicit(run: Run) -> Scene:
 
 
 def indexed(run: Run, *, indexers: int = 1, tries: int = 2) -> Scene:
-    """Tries over given ranges, while the ledger's index is brought up to date and the ledger is compacted.
+    """Tries over given ranges, while the ledger is indexed and compacted.
 
-    No cursor would notice a repetition: all depends on the look-up.
+    No cursor would notice a repetition: everything depends on the look-up.
     """
     partition = ledger_partition("pipe")
     first = Explicit((OffsetRange("src", 0, 0, 1),))
@@ -385,18 +385,18 @@ def indexed(run: Run, *, indexers: int = 1, tries: int = 2) -> Scene:
 
 
 def indexed_twice(run: Run) -> Scene:
-    """Two that write the index at once."""
+    """Two processes write the index at once."""
     return indexed(run, indexers=2, tries=1)
 
 
 def indexed_away(run: Run) -> Scene:
-    """As :func:`indexed`, and the ledger's partition loses its leader, which forgets ends of transactions."""
+    """As :func:`indexed`, and the ledger's partition loses its leader, so that markers are omitted."""
     scene = indexed(run, tries=1)
     away = TopicPartition(LEDGER, ledger_partition("pipe"))
     check_end = scene.check_end
 
     def check_when_indexed() -> str | None:
-        """Whoever writes the index next ends what a leader has of an earlier one for open."""
+        """The next writer of the index ends what a leader has open of an earlier one."""
         for event in sorted(scene.once):
             scene.fire(event)
         scene.broker.away.clear()
@@ -418,7 +418,7 @@ def indexed_away(run: Run) -> Scene:
 def pruned(run: Run, *, pruners: int = 1, beside: bool = False) -> Scene:
     """An old run is cleared while its record is pruned and compacted away; a new one is made afterwards.
 
-    Whoever asks for the old one finds it, or is refused; the new one is done.
+    A look-up of the old run finds it or is refused; the new run is done.
     """
     partition = ledger_partition("pipe")
     old = Explicit((OffsetRange("src", 0, 0, 2),))
@@ -436,7 +436,7 @@ def pruned(run: Run, *, pruners: int = 1, beside: bool = False) -> Scene:
         scene.once["compaction of the ledger"] = scene.broker.compact_ledger
 
         def asked_for_the_old_one() -> str | None:
-            """Compaction leaves no count to compare; what was written tells."""
+            """Compaction leaves no counts to compare: the output tells whether the run was repeated."""
             inline: Any = Inline(scene.broker)
             try:
                 found = attempt(inline, scene, "cleared", spec("r0", ranges=old, clear_number=2))()
@@ -458,19 +458,19 @@ def pruned(run: Run, *, pruners: int = 1, beside: bool = False) -> Scene:
 
 
 def pruned_twice(run: Run) -> Scene:
-    """Two that prune at once."""
+    """Two processes prune at once."""
     return pruned(run, pruners=2)
 
 
 def pruned_beside(run: Run) -> Scene:
-    """A new run is made while it is pruned."""
+    """A new run is made during the pruning."""
     return pruned(run, beside=True)
 
 
 def dismissed(run: Run) -> Scene:
-    """A stranger writes under the key of a run at work, and an administrator dismisses what he wrote.
+    """Another client writes under the key of an active run, and an administrator dismisses its record.
 
-    No cursor would notice a repetition: all depends on the run's record being the key's last word.
+    No cursor would notice a repetition: the run's record must remain the last value of the key.
     """
     ranges = Explicit((OffsetRange("src", 0, 0, 1),))
     key, partition = keys.run_record_key(keys.run_key(spec(ranges=ranges))), ledger_partition("pipe")
@@ -486,13 +486,13 @@ def dismissed(run: Run) -> Scene:
         check_end = scene.check_end
 
         def check_when_dismissed() -> str | None:
-            """Whoever died, the command is given once more when nobody is at work."""
+            """Whichever process died, the command is repeated when no other process is active."""
             for event in sorted(scene.once):
                 scene.fire(event)
             scene.broker.settle()
             for tid in list(scene.broker.transactions):
                 scene.broker.time_out(tid)
-            with contextlib.suppress(ConfigurationError):  # there is a record of ours, or it is done
+            with contextlib.suppress(ConfigurationError):  # we have a record, or the key is dismissed
                 dismisser(Inline(scene.broker), scene, "later", partition, key)()  # type: ignore[arg-type]
             scene.broker.settle()
             return check_end()
@@ -550,14 +550,14 @@ def other_ranges(run: Run) -> Scene:
     return stage(
         run,
         [("try1", spec(ranges=first)), ("try2", spec(ranges=second, try_number=2))],
-        # Only the ranges that were committed are answered for; the last one takes either.
+        # Only the committed ranges count as done; the last run accepts either.
         closers=[spec(ranges=first, try_number=3, on_committed="accept")],
         prepare=prepare,
     )
 
 
 def shared_ledger(run: Run) -> Scene:
-    """Another pipeline's transaction is open in the ledger partition: the last stable offset lags behind."""
+    """Another pipeline's open transaction in the ledger partition holds the last stable offset back."""
 
     def prepare(scene: Scene) -> None:
         other = scene.broker.init_producer(keys.cursor_transactional_id("eos", "other"))
@@ -584,7 +584,7 @@ def shared_ledger(run: Run) -> Scene:
 
 
 def lost_blocks(run: Run) -> Scene:
-    """One run loses what it sealed when its first batch is written, and seals again."""
+    """A run loses its sealed batches when the first one is written, and seals again."""
     return stage(
         run,
         [("r1", spec(max_send_attempts=3))],
@@ -594,12 +594,12 @@ def lost_blocks(run: Run) -> Scene:
 
 
 def empty(run: Run) -> Scene:
-    """Nothing to read: the run is committed all the same."""
+    """Nothing to read: the run commits nevertheless."""
     return stage(run, [("try1", spec()), ("try2", spec(try_number=2))], records=0, closers=[spec()])
 
 
 def rounds(run: Run) -> Scene:
-    """Two tries of one run that reads in rounds; each may die, or be replaced, between two of them."""
+    """Two tries of one run that reads in rounds; each may die, or be replaced, between two rounds."""
     looped = spec(ranges=Cursor(max_records=1, until_caught_up=True))
     return stage(
         run,
@@ -619,7 +619,7 @@ def _timestamp(seconds: int) -> int:
 
 
 def intervals(run: Run) -> Scene:
-    """Two neighbouring intervals at once, the later first, while late records arrive in an idle partition."""
+    """Two adjacent intervals at once, the later first, while late records arrive in an idle partition."""
     scene = Scene(ModelBroker({"src": 2, "out": 2}))
     scene.broker.write_input("src", 0, "p0t5", _timestamp(5))
     scene.broker.write_input("src", 0, "p0t15", _timestamp(15))
@@ -644,7 +644,7 @@ def intervals(run: Run) -> Scene:
 
 
 def intervals_indexed(run: Run) -> Scene:
-    """As :func:`intervals`, with boundaries pinned before, all but one near, while they are indexed."""
+    """As :func:`intervals`, with earlier boundaries that are indexed meanwhile."""
     scene = intervals(run)
     partition = ledger_partition("src")
     for start in (-40, -30, -20):
@@ -657,9 +657,9 @@ def intervals_indexed(run: Run) -> Scene:
 
 
 def crossing(run: Run, earlier: str = "eos") -> Scene:
-    """A boundary is fixed while idle, two late records arrive, then an earlier boundary is fixed.
+    """A boundary is pinned on an idle log, two late records arrive, then an earlier boundary is pinned.
 
-    :param earlier: prefix, and pipeline, of the environment that has the earlier interval.
+    :param earlier: prefix, and pipeline, of the environment with the earlier interval.
     """
     scene = Scene(ModelBroker({"src": 1, "out": 1}))
     scene.broker.write_input("src", 0, "t-5", _timestamp(-5))
@@ -685,7 +685,7 @@ def crossing(run: Run, earlier: str = "eos") -> Scene:
 
 
 def upstream_open(run: Run) -> Scene:
-    """The input itself is written by a transaction that is open while we plan, and aborts later."""
+    """A transaction that is open at the time of the plan, and aborts later, writes the input itself."""
 
     def prepare(scene: Scene) -> None:
         other = scene.broker.init_producer("upstream")
@@ -699,7 +699,7 @@ def upstream_open(run: Run) -> Scene:
 
 
 def foreign_consumer(run: Run) -> Scene:
-    """Somebody else commits to the group while we run, up to our last look at its offsets.
+    """Another client commits to the group during a run, up to the run's last look at the offsets.
 
     After that look nothing protects the group: Kafka has no compare-and-set for offsets.
     """
@@ -739,7 +739,7 @@ def foreign_consumer(run: Run) -> Scene:
 
 
 def expiring(run: Run) -> Scene:
-    """The group's offsets expire at any moment of a run: nothing moved, so it goes on from the ledger's."""
+    """The group's offsets expire at any moment of a run: it continues from those of the ledger."""
 
     def prepare(scene: Scene) -> None:
         before(scene, spec("r0"))
@@ -772,7 +772,7 @@ def expiring(run: Run) -> Scene:
 
 
 def leader_away(*partitions: TopicPartition, twins: bool = False) -> Callable[[Run], Scene]:
-    """At any moment partitions lose their leader, and get it back: ends of transactions forget them."""
+    """At any moment partitions lose their leader, and get it back: meanwhile markers are omitted."""
     tries = [("try1", spec(group_id="group1"))]
     if twins:
         tries.append(("try2", spec(group_id="group1", try_number=2)))
@@ -798,7 +798,7 @@ def leader_away(*partitions: TopicPartition, twins: bool = False) -> Callable[[R
 
 
 def repaired(*partitions: TopicPartition) -> Callable[[Run], Scene]:
-    """As :func:`leader_away`, and somebody repairs at any moment, also while a run is at work."""
+    """As :func:`leader_away`, and somebody repairs at any moment, also during a run."""
     away = leader_away(*partitions)
 
     def scene(run: Run) -> Scene:
@@ -811,7 +811,7 @@ def repaired(*partitions: TopicPartition) -> Callable[[Run], Scene]:
 
 
 def member_joined(run: Run) -> Scene:
-    """A live consumer is in the group: the run must refuse."""
+    """A live consumer is in the group: the run must refuse to commit."""
 
     def prepare(scene: Scene) -> None:
         scene.broker.members["group"] = 1
@@ -825,7 +825,7 @@ def member_joined(run: Run) -> Scene:
 
 
 def unverified(run: Run) -> Scene:
-    """A broker that accepts writes outside a transaction, and says so."""
+    """A broker that accepts writes outside a transaction, and reports it."""
     broker = ModelBroker({"src": 2, "out": 2}, verifies=False)
 
     def prepare(scene: Scene) -> None:

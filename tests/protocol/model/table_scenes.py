@@ -21,7 +21,7 @@ BOTH = Explicit((OffsetRange("src", 0, 0, 1), OffsetRange("src", 1, 0, 1)))
 
 
 class TableScene(scenes.Scene):
-    """A cluster and a table; what readers see of the sink are the table's rows, and dead letters."""
+    """A cluster and a table; the visible output is the table's rows and the dead letters."""
 
     def __init__(self, *, compares: bool = True) -> None:
         super().__init__(ModelBroker({"src": 2, "dead": 1}), sink="the table")
@@ -62,14 +62,14 @@ def stage(
     compares: bool = True,
     events: Callable[[TableScene], None] | None = None,
 ) -> TableScene:
-    """Set a scene: a record in each of two partitions, and attempts at the same time.
+    """Set a scene: a record in each of two partitions, and concurrent attempts.
 
-    :param events: adds what others do to the table.
+    :param events: adds what other writers do to the table.
     """
     scene = TableScene(compares=compares)
     for partition in range(2):
         scene.broker.write_input("src", partition, f"p{partition}r0")
-    # An open transaction that times out is a topic's business; here it would only multiply the schedules.
+    # Time-outs of open transactions matter for topics only; here they would just multiply the schedules.
     scene.time_outs = False
     if events is not None:
         events(scene)
@@ -124,7 +124,7 @@ def maintained(run: Run) -> TableScene:
 
 
 def side_by_side(run: Run) -> TableScene:
-    """A zombie, its replacement, and a run beside them that takes out of the property what is committed."""
+    """A zombie, its replacement, and a concurrent run that removes committed claims from the property."""
     first, second = (Explicit((OffsetRange("src", partition, 0, 1),)) for partition in range(2))
     return stage(
         run,
@@ -138,7 +138,7 @@ def side_by_side(run: Run) -> TableScene:
 
 
 def with_letters(run: Run) -> TableScene:
-    """As successive, with a record whose dead letter is in the transaction behind the table's commit."""
+    """As successive, with a record whose dead letter is in the transaction after the table's commit."""
     letters = {"dead_letter_topic": "dead"}
     return stage(
         run,
@@ -148,7 +148,7 @@ def with_letters(run: Run) -> TableScene:
 
 
 def replaced(run: Run) -> TableScene:
-    """Two attempts at a reprocessing that replaces the rows of a committed run, beside the next run."""
+    """Two attempts at a reprocessing that replaces the rows of a committed run, beside a foreign commit."""
     replacing = replace(SINK, reprocess="replace")
     again = {"sink": replacing, "ranges": BOTH, "clear_number": 1, "on_committed": "reprocess"}
 

@@ -1,4 +1,4 @@
-"""A table of the model: its head, its property and its rows, changed by compare-and-set alone."""
+"""The model's table: its head, its property and its rows, changed by compare-and-set only."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class ModelVersion:
-    """The table when it was looked at."""
+    """The table as it was when it was loaded."""
 
     head: int
     layout: TableLayout
@@ -58,7 +58,7 @@ class ModelVersion:
 class ModelTable:
     """The table itself, shared by all processes.
 
-    :param compares: whether a commit is refused that was made on an older head.
+    :param compares: whether a commit on an outdated head is refused.
     """
 
     compares: bool = True
@@ -88,9 +88,9 @@ class ModelTable:
     def append(self, on: int, change: TableCommit) -> TableReceipt:
         """Commit, or refuse.
 
-        :param on: the head that was looked at.
-        :raises TableMoved: it is another one now.
-        :raises TableRewritten: rows that are to be replaced are not there.
+        :param on: the head that the writer loaded.
+        :raises TableMoved: the head has changed since.
+        :raises TableRewritten: rows that are to be replaced are missing.
         """
         if self.compares and on != self.head:
             raise TableMoved(f"the head is {self.head}, not {on}")
@@ -111,17 +111,17 @@ class ModelTable:
                 raise TableRewritten(f"snapshot {earlier.snapshot}: {len(rows)} rows are there")
 
     def foreign_commit(self) -> None:
-        """Somebody who knows nothing of us compacts."""
+        """Another writer, which knows nothing of our runs, compacts the table."""
         self.head += 1
         self.snapshots.append(Snapshot(self.head, 0, {}))
 
     def expire_snapshots(self) -> None:
-        """All but the newest."""
+        """Expire all but the newest."""
         del self.snapshots[:-1]
 
 
 class ModelTableSink:
-    """Implements ``airflow_eos.table_ports.TableSink`` for one process; looks and commits are steps."""
+    """Implements ``airflow_eos.table_ports.TableSink`` for one process; loads and commits are steps."""
 
     name = NAME
 
@@ -159,6 +159,6 @@ def data_file(values: Sequence[str]) -> DataFileMade:
 
 
 def sink_of(run: Run, scene: Any) -> ModelTableSink | None:
-    """Return a process's own handle on the scene's table, None where the scene has none."""
+    """Return a process's own handle on the scene's table; None if the scene has none."""
     table: ModelTable | None = getattr(scene, "table", None)
     return None if table is None else ModelTableSink(run, table)

@@ -19,7 +19,7 @@ DAYS: dict[str, Any] = {
 
 
 def common(name: str) -> dict[str, Any]:
-    """Return what tasks of a pipeline have in common; its topics begin with its name."""
+    """Return the common parameters of a pipeline's tasks; its topics begin with its name."""
     return {
         "process": "../spark_apps/flights.py:process",
         "topics": [f"{name}-in"],
@@ -32,7 +32,7 @@ def common(name: str) -> dict[str, Any]:
     }
 
 
-# The last two are for Airflows on PostgreSQL.
+# The last two are for the Airflows on PostgreSQL.
 for name in ("four", "ninety", "shared", "restored"):
     with DAG(name, schedule=CronDataIntervalTimetable("@daily", timezone="UTC"), **DAYS):
         ReadProcessWriteOperator(
@@ -46,7 +46,7 @@ for name in ("four", "ninety", "shared", "restored"):
     with DAG(f"{name}_cursor", schedule=None):
         ReadProcessWriteOperator(task_id="classify", sink_topic=f"{name}-cursor-out", **common(name))
 
-if AIRFLOW_VERSION >= (3, 3):  # before, tasks are not told the date of their partition
+if AIRFLOW_VERSION >= (3, 3):  # in earlier versions tasks do not get their partition's date
     with DAG(
         "partitioned",
         # The scheduled run of a day is for the day before; a backfill's dates are those of the partitions.

@@ -1,4 +1,4 @@
-"""The flights of each day, by data intervals: backfills and reruns in any order give each day once."""
+"""The flights of each day, by data intervals: backfills and reruns in any order write each day once."""
 
 from __future__ import annotations
 

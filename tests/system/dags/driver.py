@@ -1,4 +1,4 @@
-"""A run whose driver is on a cluster: the task waits for it in the triggerer. The cluster is the test's."""
+"""A run whose driver is on a cluster, faked by the test: the task waits for it in the triggerer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from airflow_eos import ReadProcessWriteSubmitOperator
 
 
 class Submits(ReadProcessWriteSubmitOperator):
-    """Names the driver after Dag run and try, as a cluster would name it."""
+    """Returns a driver id made of Dag run and try, in place of the cluster's."""
 
     def submit_job(self, context: Any) -> str:
         return f"driver-{context['run_id']}-{context['ti'].try_number}"

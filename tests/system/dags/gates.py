@@ -1,4 +1,4 @@
-"""Where tasks of the test Dags wait, in their own process, until the test lets them go."""
+"""Gates at which tasks of the test Dags wait, in their own process, until the test opens them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 
 
 def hold(name: str, *, passing: int = 0) -> None:
-    """Say that this process has come here, and wait while the file ``<name>.hold`` exists.
+    """Record that this process has reached the gate, and wait while the file ``<name>.hold`` exists.
 
-    :param passing: how many may pass a shut gate before the first one waits.
+    :param passing: number of processes that may pass a shut gate before one waits.
     """
     folder = Path(os.environ["EOS_TEST_FOLDER"])
     with (folder / f"{name}.reached").open("a+") as reached:

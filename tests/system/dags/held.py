@@ -1,4 +1,4 @@
-"""Copies a topic; its executors wait while the file ``held.hold`` exists. The function is the Dag file's."""
+"""Copies a topic by a function in the Dag file; its executors wait while the file ``held.hold`` exists."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Copies a topic; the send stops half way until a file lets it go."""
+"""Copies a topic; the send stops half way until a file releases it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Copies on a shared Spark Connect server: no task waits for a JVM of its own.
+"""Copies on a shared Spark Connect server: no task needs to start a JVM.
 
 The transforms wait at a gate, after their attempt has taken the producer epoch and before anything is read.
 """
@@ -17,7 +17,7 @@ from airflow_eos.decorators.kafka_eos import kafka_eos_task
 
 
 def copy_at(gate: str, df: Any, *, passing: int = 0) -> Any:
-    """Copy, behind a gate."""
+    """Wait at a gate, then copy."""
     from gates import hold
 
     hold(gate, passing=passing)
@@ -25,7 +25,7 @@ def copy_at(gate: str, df: Any, *, passing: int = 0) -> Any:
 
 
 def plain_copy(df: Any) -> Any:
-    """Copy."""
+    """Copy key and value."""
     return df.select("key", "value")
 
 
@@ -40,7 +40,7 @@ class ReportsLate(ReadProcessWriteOperator):
 
 
 class StoppedAt(ReadProcessWriteOperator):
-    """Calls a function at every point of its run."""
+    """Calls :meth:`at` at every point of its run."""
 
     def at(self, point: str) -> None:
         raise NotImplementedError
@@ -73,7 +73,7 @@ class StaysOpen(StoppedAt):
 
 
 class LosesItsAnswer(StoppedAt):
-    """Commits, and never hears of it."""
+    """Commits, but loses the answer."""
 
     def at(self, point: str) -> None:
         if point == "COMMITTING":
@@ -90,7 +90,7 @@ def pipeline(name: str, process: Any, **changes: Any) -> dict[str, Any]:
 
 
 with DAG("unlimited", schedule=None) as dag:
-    # Without the default of one at a time: runs of one cursor meet, and fence each other.
+    # Without the default limit of one at a time, concurrent runs of one cursor fence each other.
     ReadProcessWriteOperator(
         **pipeline("unlimited", functools.partial(copy_at, "unlimited"), retries=3),
         max_active_tis_per_dag=None,
@@ -121,7 +121,7 @@ for told in (one_dag, lost_dag):
 
 
 def limited_at_first(context: Any) -> None:
-    """Give the first try, which is held at the gate, little time, and every other one all it needs."""
+    """Give only the first try, which is held at the gate, a short execution time-out."""
     if context["ti"].try_number == 1:
         context["task"].execution_timeout = dt.timedelta(seconds=12)
 
@@ -138,7 +138,7 @@ with DAG("rounds", schedule=None) as rounds_dag:
     )
 
 with DAG("cleared", schedule=None) as cleared_dag:
-    # The same work once more, on purpose; and never.
+    # One task reprocesses committed work on purpose, the other one refuses to.
     for task_id, on_committed in (("again", "reprocess"), ("never", "fail")):
         given = pipeline(task_id, plain_copy, task_id=task_id, on_committed=on_committed)
         ReadProcessWriteOperator(**{**given, "topics": ["cleared-in"], "sink_topic": f"cleared-{task_id}"})

@@ -1,4 +1,4 @@
-"""The flights app as a Spark application of its own: in one process, and on a standalone cluster."""
+"""The flights app as a separate Spark application: in one process, and on a standalone cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A task that writes down how Airflow names each of its lives; it fails or sleeps as the test says."""
+"""A task that records the numbers Airflow gives to each of its executions, and waits if the test asks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from airflow_eos.operators.task_identity import clear_number
 
 
 class Life(BaseOperator):
-    """Return the numbers of this life, after the file ``EOS_TEST_GATE`` exists."""
+    """Return the numbers of this execution, once the file ``<task_id>.hold`` does not exist."""
 
     def execute(self, context: Any) -> dict[str, int]:
         life = {

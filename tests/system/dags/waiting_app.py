@@ -1,4 +1,4 @@
-"""What a submitted driver computes: it waits at a gate first, in the driver's own process."""
+"""The process function of a submitted driver: waits at a gate first, in the driver's process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def process(df: Any) -> Any:
-    """Copy, once the gate is open."""
+    """Copy key and value, once the gate is open."""
     folder = Path(os.environ["EOS_TEST_FOLDER"])
     with (folder / "submitted.reached").open("a") as reached:
         reached.write(f"{os.getpid()}\n")

@@ -1,4 +1,4 @@
-"""Sensors that are deferred to a real triggerer, and a Dag that is woken by its asset's watcher. No Spark."""
+"""Sensors deferred to a real triggerer, and a Dag that its asset's watcher starts. No Spark."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ with DAG("waits", schedule=None, start_date=dt.datetime(2026, 1, 1, tzinfo=dt.ti
         "deferrable": True,
         "poke_interval": 0.5,
         "timeout": 300,
-        # A busy scheduler takes the end of the process that deferred for a failure (apache/airflow#72716).
+        # A busy scheduler mistakes the end of the process that deferred for a failure (apache/airflow#72716).
         "retries": 3,
         "retry_delay": dt.timedelta(seconds=1),
     }
@@ -39,7 +39,7 @@ with DAG(
     "woken",
     schedule=[woken_by],
     start_date=dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc),
-    is_paused_upon_creation=False,  # its watcher runs from the first time the file is read
+    is_paused_upon_creation=False,  # its watcher runs from the first parse on
 ):
 
     @task

@@ -17,7 +17,7 @@ from tests.unit.airflow.fakes import START, FakeRun, FakeSession, a_record  # is
 
 @pytest.fixture(autouse=True)
 def airflow_as_in_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Connections come from the environment, and operators may be executed by hand."""
+    """Connections come from the environment, and operators may be executed directly."""
     extra = {"bootstrap.servers": "broker:9092", "sasl.username": "eos", "sasl.password": "hunter2-secret"}
     document = json.dumps({"conn_type": "kafka", "extra": extra})
     monkeypatch.setenv("AIRFLOW_CONN_KAFKA_DEFAULT", document)
@@ -26,7 +26,7 @@ def airflow_as_in_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def runs(monkeypatch: pytest.MonkeyPatch) -> list[FakeRun]:
-    """Every run the operator makes, in an engine that does nothing; set ``FakeRun.outcome`` to steer it."""
+    """Every run that an operator makes, in a fake engine; set ``FakeRun.outcome`` to control it."""
     made: list[FakeRun] = []
     engine = ModuleType("airflow_eos.engine")
     monkeypatch.setattr(FakeRun, "outcome", a_record(), raising=False)
@@ -52,7 +52,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[FakeRun]:
 
 @pytest.fixture
 def spark_starts(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
-    """Settings of every Spark session that was started; none is."""
+    """Settings of every Spark session that would be started; none is."""
     from airflow_eos.operators.spark_session import TaskSession
 
     started: list[dict[str, str]] = []

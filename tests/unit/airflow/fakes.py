@@ -1,4 +1,4 @@
-"""An engine that does nothing, and the context of a task, both as the operator sees them."""
+"""An engine that does nothing, and a task's context, both as the operator sees them."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def a_record(**changes: Any) -> RunRecord:
 
 
 class FakeRun:
-    """Records how it was made and killed; answers with ``outcome``, or raises it.
+    """Records how it was made and killed; returns ``outcome``, or raises it.
 
-    Who asks the ledger afterwards gets the answers of ``ledger`` one after the other; the last one stays.
+    Later look-ups in the ledger get the entries of ``ledger`` one after the other; the last one stays.
     """
 
     outcome: ClassVar[RunRecord | BaseException]
@@ -76,7 +76,7 @@ class FakeRun:
 
 
 class FakeSession:
-    """A Spark session that counts its stops."""
+    """A Spark session that counts how often it is stopped."""
 
     settings: ClassVar[dict[str, str]] = {}
 
@@ -119,7 +119,7 @@ def make_context(task: Any, **dag_run: Any) -> Any:
 
 
 def upstream(result: Any) -> Any:
-    """Return the result of another task of the Dag, as a task finds it."""
+    """Return the result of another task of the Dag, in the form that a task gets."""
 
     class Result(PlainXComArg):
         def resolve(self, _context: Any) -> Any:

@@ -1,4 +1,4 @@
-"""``airflow eos`` and ``python -m airflow_eos``: one definition, two doors."""
+"""``airflow eos`` and ``python -m airflow_eos``: one definition, two command lines."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def options(parser: argparse.ArgumentParser) -> dict[str, tuple[Any, ...]]:
 
 
 def test_both_doors_offer_the_same_commands_and_options() -> None:
-    """They differ in how the cluster is named, and in nothing else."""
+    """They differ only in how the cluster is named."""
     ours = actions(plain.parser())
     airflows = actions(actions(get_parser())["eos"])
     assert list(ours) == [command.name for command in COMMANDS]
@@ -66,7 +66,7 @@ def test_both_doors_offer_the_same_commands_and_options() -> None:
 
 
 def test_every_command_says_what_it_does() -> None:
-    """Help in one line, a description in sentences, an explanation for every option and exit code."""
+    """One line of help, a description in sentences, an explanation of every option and exit code."""
     assert set(EXIT_CODES) == {0, 1, 2, 3, 130}
     assert len({command.name for command in COMMANDS}) == len(COMMANDS)
     for command in COMMANDS:
@@ -89,7 +89,7 @@ def test_every_command_says_what_it_does() -> None:
 def test_a_text_that_requests_cannot_carry_is_wrong_usage(
     value: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of every option, in both command lines: a broker would never get the request."""
+    """In every option, on both command lines: no request can encode it."""
     for parser, start in ((plain.parser(), ["--bootstrap-servers", "a:1"]), (get_parser(), [])):
         group = ["eos"] if not start else []
         with pytest.raises(SystemExit, match="2"):
@@ -115,7 +115,7 @@ def test_a_text_that_requests_cannot_carry_is_wrong_usage(
 def test_a_number_that_nothing_holds_is_wrong_usage(
     arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Refused by name, before anything is asked."""
+    """Refused by name, before any request."""
     with pytest.raises(SystemExit, match="2"):
         plain.main([*arguments, "--bootstrap-servers", "a:1"])
     assert f"argument {arguments[1]}: {arguments[2][:60]!r} is not a number from " in capsys.readouterr().err
@@ -123,7 +123,7 @@ def test_a_number_that_nothing_holds_is_wrong_usage(
 
 @pytest.mark.jvm
 def test_spark_is_warmed_without_a_cluster(capsys: pytest.CaptureFixture[str]) -> None:
-    """The archive is there after it, and a second time costs nothing."""
+    """It writes the archive, and a second call costs nothing."""
     arguments = ["warm-spark", "--folder", str(class_data.folder()), "--output", "json"]
     for _ in range(2):
         assert plain.main(arguments) == DONE
@@ -134,7 +134,7 @@ def test_spark_is_warmed_without_a_cluster(capsys: pytest.CaptureFixture[str]) -
 def test_airflows_help_keeps_what_looks_like_markup(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`[eos]` is a section of the configuration."""
+    """`[eos]` is a section of the configuration, not markup."""
     monkeypatch.setenv("COLUMNS", "200")
     with pytest.raises(SystemExit):
         get_parser().parse_args(["eos", "ledger", "--help"])
@@ -143,7 +143,7 @@ def test_airflows_help_keeps_what_looks_like_markup(
 
 @pytest.fixture
 def called(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Deployment, argparse.Namespace]]:
-    """Commands that were called; they answer with their name, ``doctor`` with exit code 3."""
+    """The commands that were called; they return their names, ``doctor`` with exit code 3."""
     calls: list[tuple[str, Deployment, argparse.Namespace]] = []
 
     def call(name: str, target: Deployment, given: argparse.Namespace) -> Outcome:
@@ -166,7 +166,7 @@ def airflow(*arguments: str) -> None:
 def test_airflow_takes_cluster_and_defaults_from_connection_and_configuration(
     called: list[Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The connection's settings, [eos] of airflow.cfg; options win."""
+    """The connection's settings and [eos] of airflow.cfg; options take precedence."""
     monkeypatch.setenv("AIRFLOW__EOS__PREFIX", "staging")
     airflow("ledger", "--output", "json")
     airflow("ledger", "--ledger-topic", "other", "--prefix", "p")
@@ -182,7 +182,7 @@ def test_airflow_takes_cluster_and_defaults_from_connection_and_configuration(
 def test_the_document_stands_alone_on_standard_output(
     called: list[Any], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Loggers of Airflow keep the stream that they got first; other processes inherit it."""
+    """Airflow's loggers keep the stream that they got first; other processes inherit it."""
     early = os.fdopen(1, "w", closefd=False)
     handler = logging.StreamHandler(early)
     monkeypatch.setattr(logging.getLogger(), "handlers", [handler])
@@ -211,7 +211,7 @@ def test_the_document_stands_alone_on_standard_output(
 def test_a_server_prints_its_address_on_the_standard_output_that_it_keeps(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Before this process becomes the server, whose lines go there as well."""
+    """Before this process becomes the server, whose lines go to it, too."""
 
     def become(_: Any) -> None:
         os.write(1, b"a line of the server")
@@ -228,7 +228,7 @@ def test_a_server_prints_its_address_on_the_standard_output_that_it_keeps(
 def test_exit_codes_reach_the_shell_from_airflow(
     called: list[Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """3 from a finding, 1 from a refusal, 1 from a connection that is not there, 130 from Ctrl-C."""
+    """3 after a finding, 1 after a refusal, 1 for a missing connection, 130 after Ctrl-C."""
     for arguments, code in (
         (("doctor",), 3),
         (("status", "--output", "json"), 1),
@@ -246,7 +246,7 @@ def test_exit_codes_reach_the_shell_from_airflow(
 
 
 def test_commands_that_are_shown_reach_the_same_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the connection, the ledger and the prefix that were given, and quoted for a shell."""
+    """With the given connection, ledger and prefix, quoted for a shell."""
     monkeypatch.setenv("AIRFLOW_CONN_KAFKA_EU", json.dumps({"conn_type": "kafka", "extra": CONNECTION}))
     given = get_parser().parse_args(["eos", "status", "--conn-id", "kafka_eu", "--ledger-topic", "own"])
     target = airflow_commands._target(given)
@@ -257,7 +257,7 @@ def test_commands_that_are_shown_reach_the_same_cluster(monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("value", ["-team-", "--yes", "-1", "a b", "a=b", "-", "50%", "a\nb"])
 def test_commands_that_are_shown_are_read_as_they_were_meant(value: str) -> None:
-    """A value that begins with a hyphen is none for a parser, but behind an equals sign."""
+    """A parser accepts a value that begins with a hyphen only after an equals sign."""
     line = CommandLine.of("python -m airflow_eos", {"--config": value, "--ledger-topic": None})
     for command, wanted in (
         (abort_command(value, 3, line), {"transactional_id": value, "epoch": 3}),
@@ -269,7 +269,7 @@ def test_commands_that_are_shown_are_read_as_they_were_meant(value: str) -> None
 
 
 def test_a_prefix_does_not_begin_with_a_hyphen() -> None:
-    """It is the value of an option in many commands, by hand."""
+    """It is the value of an option in many commands that people type."""
     assert checked_prefix("_my-team") == "_my-team"
     with pytest.raises(ConfigurationError, match="without a hyphen in front"):
         checked_prefix("-team")
@@ -277,7 +277,7 @@ def test_a_prefix_does_not_begin_with_a_hyphen() -> None:
 
 @pytest.mark.parametrize("value", ["a b", ".", "x" * 250])
 def test_what_is_no_topic_is_wrong_usage(value: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Of every option that names one, before anything is asked."""
+    """In every option that takes one, before any request."""
     for command, flag in (
         ("doctor", "--source"),
         ("doctor", "--sink"),
@@ -321,21 +321,21 @@ def test_a_setting_that_cannot_be_read_is_one_line(
 
 
 def test_group_is_what_the_provider_info_registers() -> None:
-    """Airflow adds the group beside its own."""
+    """Airflow adds the group to its own."""
     (group,) = get_eos_cli_commands()
     assert group.name == "eos"
     assert [one.name for one in group.subcommands] == [command.name for command in COMMANDS]
 
 
 def the_interval(start, end, timezone=None):
-    """Parse as the commands do; as seconds since the epoch."""
+    """Parse like the commands; return seconds since the epoch."""
     interval = commands._whole_interval(Namespace(interval=(start, end), timezone=timezone))
     ends = interval.start, interval.end
     return [moment.timestamp() for moment in ends]
 
 
 def test_days_of_a_zone_are_as_long_as_they_were_there():
-    """The day clocks went forward has 23 hours."""
+    """The day on which clocks go forward has 23 hours."""
     start, end = the_interval("2026-03-29", "2026-03-30", "Europe/Berlin")
 
     assert (end - start) / 3600 == 23
@@ -357,7 +357,7 @@ def test_days_of_a_zone_are_as_long_as_they_were_there():
     ],
 )
 def test_a_time_that_means_nothing_is_refused_by_name(start, timezone, says):
-    """Nothing is guessed: not the zone, not the day."""
+    """Neither the zone nor the day is guessed."""
     with pytest.raises(WrongUsage, match=re.escape(says)):
         the_interval(start, "2026-03-30T00:00Z", timezone)
 
@@ -377,7 +377,7 @@ def test_a_time_that_means_nothing_is_refused_by_name(start, timezone, says):
     ],
 )
 def test_a_time_that_no_run_can_have_is_wrong_usage(arguments, message, capsys):
-    """Before a broker is asked."""
+    """Before any request to a broker."""
     assert plain.main([*arguments, "--bootstrap-servers", "a:1"]) == 2
     assert capsys.readouterr().err.startswith(message)
 
@@ -386,7 +386,7 @@ def test_a_time_that_no_run_can_have_is_wrong_usage(arguments, message, capsys):
     "text", ["2026-01-02", "2026-01-02T00:00Z", "2026-01-02 00:00", "2026-01-02T01:00+01:00"]
 )
 def test_a_date_to_prune_before_is_utc_unless_it_names_a_zone(text, monkeypatch):
-    """Also with the Z that Python 3.10 does not read by itself."""
+    """Also with the Z that Python 3.10 cannot parse itself."""
     asked = []
 
     def prune_ledger(target, before, **_):
@@ -400,7 +400,7 @@ def test_a_date_to_prune_before_is_utc_unless_it_names_a_zone(text, monkeypatch)
 
 @pytest.mark.parametrize(("mode", "said"), [(0o644, True), (0o640, True), (0o600, False)])
 def test_a_file_with_secrets_that_others_can_read_is_a_warning(tmp_path, caplog, mode, said):
-    """It holds passwords: the command works all the same."""
+    """It has passwords; the command works nevertheless."""
     from airflow_eos.cli.main import _secret_text
 
     file = tmp_path / "kafka.json"

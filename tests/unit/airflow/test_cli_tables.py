@@ -1,4 +1,4 @@
-"""How what was found is printed: tables, also on a narrow terminal, and documents."""
+"""How results are printed: tables, also on a narrow terminal, and documents."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def fails(*_: Any) -> Outcome:
 
 
 def test_a_table_that_fits_stays_one() -> None:
-    """A line for each row."""
+    """It has a line for each row."""
     text = Outcome({}, {"t": [{"a": 1, "b": "two"}]}).render("table", 80)
     assert text.splitlines() == ["t", "a | b", "= | ===", "1 | two"]
 
 
 def test_plain_is_for_other_programs() -> None:
-    """Columns between spaces, no rule, a line for each row; a bar in a value stays."""
+    """Columns separated by spaces, without rules, one line per row; a bar in a value stays."""
     text = Outcome({}, {"t": [{"a": 1, "b": "x | y"}, {"a": 12, "b": LONG}], "none": []}).render("plain", 40)
     assert text.splitlines() == ["t", "a   b", "1   x | y", f"12  {LONG}", "", "none", "-"]
 
@@ -58,7 +58,7 @@ def test_yaml_says_what_json_says(
 
 @pytest.mark.parametrize("width", [40, 80])
 def test_a_wide_table_stands_upright(width: int) -> None:
-    """Within the width, and with every character of every value."""
+    """It fits the width, and has every character of every value."""
     text = Outcome({}, {"checks": ROWS}).render("table", width)
     assert max(map(len, text.splitlines())) <= width
     values = "".join(line.partition("|")[2] or line for line in text.splitlines())
@@ -71,7 +71,7 @@ def test_a_wide_table_stands_upright(width: int) -> None:
 def test_only_a_terminal_has_a_width(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What a pipe reads keeps a row in a line."""
+    """The reader of a pipe gets one line per row."""
     monkeypatch.setenv("COLUMNS", "60")
     monkeypatch.setattr(execution, "call", lambda *_: Outcome({}, {"checks": ROWS}))
     where: Any = lambda _: None  # noqa: E731
@@ -100,7 +100,7 @@ def closed() -> None:
 def test_a_reader_that_is_gone_does_not_change_how_a_command_ended(
     opened: Any, output: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As of `| head -1`, a full disk, `>&-`: what it did is done; nothing is left for Python to flush."""
+    """After `| head -1`, a full disk, `>&-`: the command is done, and Python has nothing left to flush."""
     monkeypatch.setattr(execution, "call", lambda *_: Outcome({"done": LONG}, {"checks": ROWS}, 3))
     where: Any = lambda _: None  # noqa: E731
     stream = opened()
@@ -115,7 +115,7 @@ def test_a_reader_that_is_gone_does_not_change_how_a_command_ended(
 
 
 def test_an_encoding_without_a_character_escapes_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As of PYTHONIOENCODING=ascii, or the locale C of a cron job."""
+    """With PYTHONIOENCODING=ascii, or in the C locale of a cron job."""
     written = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, "ascii"))
     monkeypatch.setattr(execution, "call", lambda *_: Outcome({}, {"t": [{"name": "Zürich"}]}))
@@ -127,7 +127,7 @@ def test_an_encoding_without_a_character_escapes_it(monkeypatch: pytest.MonkeyPa
 def test_a_configuration_from_a_closed_standard_input_is_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As of `--config - <&-`."""
+    """For example `--config - <&-`."""
     monkeypatch.setattr(sys, "stdin", None)
     assert main(["ledger", "--config", "-"]) == 1
     assert "ConfigurationError: --config -: standard input is closed" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Older versions of Airflow: which are refused, and what stands in for what they do not have."""
+"""Older versions of Airflow: which are refused, and what replaces features that they lack."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def test_later_ones_are_not(version: str, known: tuple[int, int]) -> None:
     assert compat.supported_version(version) == known
 
 
-# -- retry policies, where Airflow does not ask them ------------------------------------------------------
+# -- retry policies, in versions of Airflow that do not know them -----------------------------------------
 
 
 class Operator:
-    """Raises what it was given, as an operator of a version without retry policies does."""
+    """Raises the given error, like an operator in a version without retry policies."""
 
     def __init__(self, error: BaseException, policy: Any = None) -> None:
         self.error = error
@@ -50,7 +50,7 @@ class Operator:
 
 
 def execute(operator: Operator) -> None:
-    """Execute as the decorator makes it before Airflow 3.3, on whatever version this is."""
+    """Execute as decorated before Airflow 3.3, whatever this version is."""
     context = {"ti": SimpleNamespace(try_number=1, max_tries=2)}
     retry_policy._asking(type(operator).execute)(operator, context)
 
@@ -95,7 +95,7 @@ def test_what_a_task_asks_of_airflow_is_no_business_of_the_policy(signal: Except
     assert caught.value is signal
 
 
-# -- what an older Airflow does not tell a task -----------------------------------------------------------
+# -- what an older Airflow does not pass to a task --------------------------------------------------------
 
 
 def test_a_dag_run_of_an_older_airflow_has_no_partition() -> None:

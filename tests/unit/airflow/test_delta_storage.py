@@ -1,4 +1,4 @@
-"""A connection as the storage options of a Delta Lake table, and where such a table may lie."""
+"""A connection as storage options of a Delta Lake table, and the stores where such a table may be."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def connection(monkeypatch):
     ],
 )
 def test_a_connection_has_the_options_of_its_store(connection, uri, expected):
-    """By the scheme of the table's URI; extras are options as they are."""
+    """The scheme of the table's URI decides; extras are passed on unchanged."""
     connection(host="http://store:9000", login="user", password="secret", extra='{"aws_region": "eu-west-1"}')
     sink = with_connection(DeltaTable(uri, connection="lake"))
     assert sink.properties == expected
@@ -54,7 +54,7 @@ def test_a_connection_has_the_options_of_its_store(connection, uri, expected):
 
 
 def test_a_command_does_without_a_connection_where_runs_do(monkeypatch):
-    """As on a host with a role of its own."""
+    """For example on a host with its own role."""
     monkeypatch.delenv("AIRFLOW_CONN_DELTA_DEFAULT", raising=False)
     options = parser().parse_args(
         ["doctor", "--bootstrap-servers", "h:1", "--table", "delta:s3://lake/t", "--storage", "none"]
@@ -67,13 +67,13 @@ def test_a_command_does_without_a_connection_where_runs_do(monkeypatch):
 
 @pytest.mark.parametrize(("name", "has_secrets"), [("AWS_SECRET_ACCESS_KEY", True), ("aws_region", False)])
 def test_credentials_of_a_store_count_for_require_encrypted_spark(name, has_secrets):
-    """They go to the tasks that write the files."""
+    """They are sent to the tasks that write the files."""
     assert DeltaTable("s3://lake/t", properties={name: "geheim"}).has_secrets is has_secrets
 
 
 @pytest.mark.parametrize("name", ["AWS_SECRET_ACCESS_KEY", "aws_session_token", "azure_storage_sas_token"])
 def test_secrets_among_the_extras_are_masked(connection, monkeypatch, name):
-    """Options are read in capital letters, too; what is no secret stays readable."""
+    """Options may be in capital letters; values that are not secrets stay readable."""
     masked = []
     monkeypatch.setattr(masked_connection, "mask_secret", masked.append)
     connection(extra=json.dumps({name: "geheim", "aws_region": "eu-west-1"}))
@@ -82,7 +82,7 @@ def test_secrets_among_the_extras_are_masked(connection, monkeypatch, name):
 
 
 def test_what_says_nothing_to_the_store_is_refused(connection):
-    """A password that would be ignored looks as if it were used."""
+    """An ignored password would seem to be used."""
     connection(password="secret")
     with pytest.raises(ConfigurationError, match="'lake' has a password, which says nothing about 'gs://"):
         with_connection(DeltaTable("gs://lake/t", connection="lake"))
@@ -96,7 +96,7 @@ def test_what_says_nothing_to_the_store_is_refused(connection):
     ["flights", "lake/flights", "", 5, "s3://", "s3:///t", "file://host/t", "hdfs://lake/t", "memory:///t"],
 )
 def test_a_table_lies_where_commits_are_put_if_absent(uri):
-    """Refused where it is written, with what is possible."""
+    """Other stores are refused by the constructor, which lists the possible ones."""
     with pytest.raises(ConfigurationError, match=r"uri=\.\.\."):
         DeltaTable(uri)
 
@@ -105,7 +105,7 @@ def test_a_table_lies_where_commits_are_put_if_absent(uri):
     "uri", ["s3://user:geheim@lake/t", "abfss://lake@a.dfs.core.windows.net/t?sig=geheim"]
 )
 def test_a_password_in_the_address_is_refused_and_not_shown(uri):
-    """The address is in logs, records and lineage."""
+    """Logs, records and lineage contain the address."""
     with pytest.raises(ConfigurationError) as refused:
         DeltaTable(uri)
     assert "geheim" not in str(refused.value)

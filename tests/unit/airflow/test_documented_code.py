@@ -1,4 +1,4 @@
-"""Operators and commands of the documents are accepted as they stand there."""
+"""Operators and commands in the documentation are accepted as they are written there."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.airflow_parser import get_parser
 from tests.support.documented_code import ELSEWHERE, FUNCTIONS, ROOT, blocks, operators
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-# What the reader has in place of an ellipsis.
+# What a reader would put in place of an ellipsis.
 FILLED_IN = {
     "task_id": "task",
     "process": "../spark_apps/flights.py:process",
@@ -49,7 +49,7 @@ def test_every_block_of_python_is_an_excerpt_or_run() -> None:
 
 @pytest.mark.parametrize("block", operators().values(), ids=operators())
 def test_an_operator_is_accepted(block: str) -> None:
-    """With a Dag around it, and what an ellipsis stands for."""
+    """Inside a Dag, with the ellipses filled in."""
     source = re.sub(r"\(\s*\.\.\.,\s*", "(**FILLED_IN, ", block)
     public: dict[str, Any] = {name: getattr(airflow_eos, name) for name in airflow_eos.__all__}
     filled_in = {name: value for name, value in FILLED_IN.items() if not re.search(rf"\b{name}=", block)}
@@ -76,7 +76,7 @@ def test_a_command_without_airflow_is_accepted(command: str) -> None:
 
 @pytest.mark.parametrize("command", named(r"pip install '?airflow-eos"))
 def test_an_extra_that_is_installed_exists(command: str) -> None:
-    """Of the package, not of another one."""
+    """It is an extra of this package."""
     text = (ROOT / "pyproject.toml").read_text()
     for extras in re.findall(r"airflow-eos\[([\w,]+)\]", command):
         for extra in extras.split(","):
@@ -85,7 +85,7 @@ def test_an_extra_that_is_installed_exists(command: str) -> None:
 
 @pytest.mark.parametrize("command", named(r"(?:\w+=\S+ )?\S*python -m "))
 def test_a_module_that_is_run_exists(command: str) -> None:
-    """And the test files that it is given."""
+    """So do the test files that are passed to it."""
     words = shlex.split(command, comments=True)
     module, rest = words[words.index("-m") + 1], words[words.index("-m") + 2 :]
     assert importlib.util.find_spec(module) is not None

@@ -23,7 +23,7 @@ def connection(monkeypatch):
 
 
 def test_a_rest_catalog_is_its_host_and_credential(connection):
-    """As the provider of Iceberg has the fields; extras are properties of the catalog."""
+    """Fields are those of the Iceberg provider; extras are properties of the catalog."""
     connection(
         host="http://catalog:8181", login="id", password="secret", extra=json.dumps({"warehouse": "lake"})
     )
@@ -36,7 +36,7 @@ def test_a_rest_catalog_is_its_host_and_credential(connection):
 
 
 def test_other_catalogs_are_named_by_extras(connection):
-    """All that pyiceberg knows."""
+    """All catalogs that pyiceberg supports."""
     connection(extra=json.dumps({"type": "sql", "uri": "sqlite:////tmp/c.db", "warehouse": "file:///tmp"}))
     sink = with_connection(IcebergTable("db.t", catalog="lake"))
     assert sink.properties == {"type": "sql", "uri": "sqlite:////tmp/c.db", "warehouse": "file:///tmp"}
@@ -60,7 +60,7 @@ SECRETS = {
 
 
 def test_secrets_of_storage_and_catalog_are_masked_in_logs(connection, monkeypatch):
-    """By all the names that pyiceberg gives them; what says where the storage is stays legible."""
+    """By all the names that pyiceberg uses; values that locate the storage stay readable."""
     masked = []
     monkeypatch.setattr(masked_connection, "mask_secret", masked.append)
     plain = {"type": "sql", "s3.endpoint": "http://storage:9000", "s3.region": "eu-central-1"}
@@ -70,7 +70,7 @@ def test_secrets_of_storage_and_catalog_are_masked_in_logs(connection, monkeypat
 
 
 def test_a_secret_is_masked_as_errors_spell_it(connection):
-    """By Airflow itself: of a token with a line's end, which a library escapes."""
+    """By Airflow itself: also a token with a newline, which a library escapes."""
     connection(extra=json.dumps({"uri": "http://127.0.0.1:1", "token": "of-two\nlines-é\n"}))
     catalog_properties("lake")
     shown = redact(r"header b'Bearer of-two\nlines-\xe9\n' 'of-two\nlines-é\n'")
@@ -78,7 +78,7 @@ def test_a_secret_is_masked_as_errors_spell_it(connection):
 
 
 def test_a_connection_that_names_no_catalog_is_refused(connection):
-    """With its id, and what it lacks."""
+    """The error has its id, and what is missing."""
     with pytest.raises(UnknownTable, match=r"catalog='lake'.: Airflow found no such connection"):
         catalog_properties("lake")
     connection()
@@ -94,20 +94,20 @@ def test_a_connection_that_names_no_catalog_is_refused(connection):
     [{"name": "db.orders@eu"}, {"name": "db.t", "catalog": "a/b"}, {"name": "db.t@b", "branch": "c"}],
 )
 def test_a_table_that_records_would_name_as_another_one_is_refused(given):
-    """`airflow eos dismiss` looks for the table that the record names, and takes the wrong one for gone."""
+    """`airflow eos dismiss` would look for the table of the record, and take a wrong one for missing."""
     with pytest.raises(ConfigurationError, match="reads as another one"):
         IcebergTable(**given)
 
 
 @pytest.mark.parametrize("branch", [None, "b", "a@b/c"])
 def test_a_record_names_the_table(branch):
-    """Whatever the branch is called."""
+    """Whatever the branch's name."""
     table = IcebergTable("db.a/b.t", catalog="lake", branch=branch)
     assert IcebergTable.named(str(table)) == table
 
 
 @pytest.mark.parametrize("name", ["flights", "db.", ".t", "", 5])
 def test_a_table_has_a_namespace(name):
-    """The name is refused where it is written."""
+    """A name without one is refused by the constructor."""
     with pytest.raises(ConfigurationError, match=r"name=\.\.\."):
         IcebergTable(name)

@@ -17,7 +17,7 @@ HEAVY = ("pyspark", "pyarrow", "confluent_kafka", "kafka", "pandas", "numpy")
 
 
 def output_of(script: str, *arguments: str) -> list[str]:
-    """Lines that a fresh interpreter prints."""
+    """Return the lines that a fresh interpreter prints."""
     done = subprocess.run(
         [sys.executable, "-c", script, *arguments],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
@@ -31,7 +31,7 @@ def output_of(script: str, *arguments: str) -> list[str]:
 
 
 def loaded_by(*steps: str) -> list[set[str]]:
-    """Top-level packages that a fresh interpreter has after each step of the code."""
+    """Return the top-level packages that a fresh interpreter has loaded after each step."""
     tell = "import sys; print('LOADED', *{name.partition('.')[0] for name in sys.modules})"
     lines = output_of("\n".join(f"{step}\n{tell}" for step in steps))
     return [{*line.split()[1:]} for line in lines if line.startswith("LOADED ")]
@@ -54,7 +54,7 @@ STEPS = {
 
 @pytest.fixture(scope="module")
 def loaded() -> dict[str, set[str]]:
-    """Packages loaded by the steps, one after the other: what is not there at last, none of them loads."""
+    """Packages loaded by the steps, one after the other: one that is missing at the end is never loaded."""
     return dict(zip(STEPS, loaded_by(*STEPS.values()), strict=True))
 
 
@@ -62,7 +62,7 @@ def loaded() -> dict[str, set[str]]:
 def test_operators_sensors_and_triggers_load_no_spark_arrow_or_kafka(
     loaded: dict[str, set[str]], step: str
 ) -> None:
-    """What a Dag file imports stays cheap at every parse, triggers for its asset watchers, too."""
+    """The imports of a Dag file stay cheap at every parse, also those of triggers for asset watchers."""
     assert "airflow" in loaded[step]
     assert not loaded[step].intersection(HEAVY)
 
@@ -73,7 +73,7 @@ def test_registering_costs_the_airflow_command_line_nothing(loaded: dict[str, se
 
 
 def test_what_every_process_of_airflow_imports_is_light(loaded: dict[str, set[str]]) -> None:
-    """Scheduler, workers and triggerer load plugins: no web framework, no Kafka, no Arrow; the pages do."""
+    """Scheduler, workers and triggerer load plugins without a web framework, Kafka or Arrow."""
     assert "airflow_eos" in loaded["plugin"]
     assert not loaded["plugin"].intersection({*HEAVY, "fastapi", "starlette"})
     assert {"fastapi", "jinja2", "kafka"} <= loaded["pages"]
@@ -81,7 +81,7 @@ def test_what_every_process_of_airflow_imports_is_light(loaded: dict[str, set[st
 
 @pytest.fixture(scope="module")
 def parsed() -> dict[str, tuple[float, set[str]]]:
-    """CPU seconds to parse each example Dag where Airflow is loaded, and the packages loaded then."""
+    """CPU seconds to parse each example Dag with Airflow loaded, and the packages loaded by it."""
     script = (
         "import json, runpy, sys, time, airflow.sdk, airflow.models\n"
         "for file in sys.argv[1:]:\n"
@@ -106,12 +106,12 @@ def test_example_dag_parses_without_spark_arrow_or_kafka(
 
 @pytest.mark.parametrize("name", DAG_FILES)
 def test_example_dag_parses_in_under_a_second(parsed: dict[str, tuple[float, set[str]]], name: str) -> None:
-    """The Dag processor, which has Airflow loaded, parses every file again and again."""
+    """The Dag processor, with Airflow loaded, parses every file again and again."""
     assert parsed[name][0] < 1.0
 
 
 def test_the_package_and_its_command_load_no_airflow() -> None:
-    """An executor imports the package for its version without paying for more, nor does the parser."""
+    """An executor imports the package for its version at no other cost, and so does the parser."""
     package, parser = loaded_by(
         "import airflow_eos", "import airflow_eos.cli.main; airflow_eos.cli.main.parser()"
     )
@@ -120,7 +120,7 @@ def test_the_package_and_its_command_load_no_airflow() -> None:
 
 
 def test_public_names_are_sorted_and_each_can_be_had() -> None:
-    """__all__ is the whole public surface, in order, with nothing that does not exist."""
+    """__all__ is the complete public interface, in order, and every name exists."""
     names = airflow_eos.__all__
     assert names == sorted(names)
     assert len(set(names)) == len(names)
@@ -130,7 +130,7 @@ def test_public_names_are_sorted_and_each_can_be_had() -> None:
 
 
 def test_unknown_name_is_an_attribute_error() -> None:
-    """A misspelt import says so."""
+    """A misspelt import raises it."""
     with pytest.raises(AttributeError, match="Operater"):
         _ = airflow_eos.ReadProcessWriteOperater  # type: ignore[attr-defined]
 

@@ -24,7 +24,7 @@ def token(_config: str) -> tuple[str, float]:
 
 
 def test_configuration_is_the_connections_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everything the connection says reaches the client."""
+    """Every setting of the connection reaches the client."""
     extra = {"bootstrap.servers": "a:1,b:2", "security.protocol": "SASL_SSL", "sasl.username": "me"}
     assert connection(monkeypatch, **extra).get_config() == extra
 
@@ -40,7 +40,7 @@ def test_allowed_callback_is_resolved(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("extra", "says"),
     [
-        ({}, "bootstrap.servers"),
+        ({}, "the extra of Kafka connection .*bootstrap.servers"),
         ({"bootstrap.servers": "a:1", "oauth_cb": "os.system"}, "allowlist"),
         ({"bootstrap.servers": ["a:1", "b:2"]}, "must be text"),
     ],
@@ -48,7 +48,7 @@ def test_allowed_callback_is_resolved(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_unusable_connection_is_named(
     monkeypatch: pytest.MonkeyPatch, extra: dict[str, Any], says: str
 ) -> None:
-    """The error names the connection and what is wrong with it."""
+    """The error names the connection and the problem."""
     hook = connection(monkeypatch, **extra)
     with pytest.raises(ConfigurationError, match=says) as error:
         hook.get_config()
@@ -66,7 +66,7 @@ class Away(BaseSecretsBackend):
 
 
 def test_missing_connection_may_be_there_next_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Airflow calls a connection not defined also where a secrets backend failed, and logs nothing."""
+    """Airflow also calls a connection undefined if a secrets backend failed, and logs nothing."""
     monkeypatch.setenv("AIRFLOW__SECRETS__BACKEND", f"{__name__}.{Away.__name__}")
     with pytest.raises(AirflowNotFoundException, match=r"'absent'\. If .* a secrets backend did not answer"):
         KafkaEosHook("absent").get_config()
@@ -74,13 +74,13 @@ def test_missing_connection_may_be_there_next_time(monkeypatch: pytest.MonkeyPat
 
 
 def test_an_extra_that_is_a_list_is_a_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No other try would read it."""
+    """A retry could not parse it either."""
     with pytest.raises(ConfigurationError, match="'cluster': its extra must be a JSON object"):
         connection(monkeypatch, {"bootstrap.servers": "a:1"}).get_config()
 
 
 def test_secrets_are_masked_in_logs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Passwords, keys and OAuth secrets are told to Airflow's masker; user names and servers are not."""
+    """Airflow's masker gets passwords, keys and OAuth secrets, but not user names and servers."""
     masked: list[str] = []
     monkeypatch.setattr(kafka_eos, "mask_secret", masked.append)
     extra = {
@@ -98,7 +98,7 @@ def test_secrets_are_masked_in_logs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_password_that_is_a_number_is_masked_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both clients take it."""
+    """Both clients accept one."""
     connection(monkeypatch, **{"bootstrap.servers": "a:1", "sasl.password": 93847561}).get_config()
     assert "93847561" not in str(redact("the password is 93847561"))
 

@@ -1,4 +1,4 @@
-"""A schedule without intervals is an import error; what a template rendered is checked before Spark."""
+"""A schedule without intervals is an import error; rendered templates are checked before Spark starts."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def make(dag: DAG, **changes: Any) -> ReadProcessWriteOperator:
 
 
 def test_a_loop_is_accepted_where_it_is_asked_for(dag: DAG) -> None:
-    """The run may then write to what it reads."""
+    """The run may then write to its own source."""
     assert make(dag, sink_topic="src", allow_loop=True).allow_loop
 
 
@@ -73,7 +73,7 @@ def test_schedule_without_intervals_is_refused(schedule: Any, advice: str) -> No
         ReadProcessWriteOperator(
             task_id="t", process=copy, topics="src", group_id="g", ranges="data_interval"
         )
-    make(DAG("f", schedule=schedule))  # a cursor needs none
+    make(DAG("f", schedule=schedule))  # a cursor does not need intervals
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_schedule_without_intervals_is_refused(schedule: Any, advice: str) -> No
     ids=["assets", "or days that overlap", "or days"],
 )
 def test_runs_that_assets_trigger_have_no_interval(schedule: Any) -> None:
-    """They would fail, each; and the times beside them may overlap."""
+    """Each of them would fail; and the times of their asset events may overlap."""
     with pytest.raises(ConfigurationError, match="that assets trigger have no data interval"):
         make(DAG("d", schedule=schedule), ranges="data_interval")
     make(DAG("e", schedule=schedule))
@@ -111,7 +111,7 @@ def test_runs_that_assets_trigger_have_no_interval(schedule: Any) -> None:
     ],
 )
 def test_schedule_that_may_give_intervals_is_not(schedule: Any) -> None:
-    """Also none at all, and partitions with a duration."""
+    """Also no schedule at all, and partitions with a duration."""
     make(DAG("d", schedule=schedule), ranges="data_interval")
     make(DAG("e", schedule="@daily"), ranges="data_interval", partition_duration=DAY)
 
@@ -124,7 +124,7 @@ def test_schedule_that_may_give_intervals_is_not(schedule: Any) -> None:
     ],
 )
 def test_a_schedule_that_leaves_out_what_it_is_late_for_needs_catchup(schedule: Any) -> None:
-    """Without catchup the scheduler counts from the present: see test_tiling_schedules.py."""
+    """Without catchup the scheduler counts from now: see test_tiling_schedules.py."""
     make(DAG("d", schedule=schedule, catchup=True, start_date=NEW_YEAR), ranges="data_interval")
     with pytest.raises(ConfigurationError, match="leave gaps where a run is late"):
         make(DAG("e", schedule=schedule), ranges="data_interval")
@@ -142,7 +142,7 @@ def test_a_schedule_that_leaves_out_what_it_is_late_for_needs_catchup(schedule: 
         (CronTriggerTimetable("0 0 1 * *", timezone="UTC", interval=relativedelta(months=1)), "Cron"),
         (CronTriggerTimetable("0 0 * * 1#1", timezone="UTC", interval=7 * DAY), "CronDataInterval"),
         (CronTriggerTimetable("0 * * * *", timezone="Australia/Lord_Howe", interval=DAY / 24), "Cron"),
-        # Clocks that are not changed any more, but were in the days that a backfill reads.
+        # The zone has no clock changes any more, but had them on days that a backfill reads.
         (CronTriggerTimetable("@daily", timezone="America/Sao_Paulo", interval=DAY), "CronDataInterval"),
         (
             MultipleCronTriggerTimetable("0 * * * *", "30 * * * *", timezone="UTC", interval=DAY / 48),
@@ -160,12 +160,12 @@ def test_a_schedule_that_leaves_out_what_it_is_late_for_needs_catchup(schedule: 
     ],
 )
 def test_schedule_whose_intervals_do_not_meet_is_refused(schedule: Any, advice: str) -> None:
-    """Records would be read twice, or never, once a year at least; the error names one whose intervals do."""
+    """Records would be read twice or never, at least once a year; the error names a schedule that tiles."""
     with pytest.raises(ConfigurationError, match=rf"overlap or leave gaps, .*{advice}"):
         make(DAG("d", schedule=schedule, catchup=True, start_date=NEW_YEAR), ranges="data_interval")
     with pytest.raises(ConfigurationError, match="overlap or leave gaps"):
         KafkaDataIntervalSensor(task_id="over", dag=DAG("e", schedule=schedule), topics="src")
-    make(DAG("f", schedule=schedule))  # a cursor needs none
+    make(DAG("f", schedule=schedule))  # a cursor does not need intervals
     make(DAG("g", schedule=schedule), ranges="data_interval", partition_duration=DAY)
 
 
@@ -176,7 +176,7 @@ def test_schedule_whose_intervals_do_not_meet_is_refused(schedule: Any, advice: 
         ("*/5 0-22 * * *", "America/New_York", True),  # the scheduler raises an error
         ("*/15 1-3 * * *", "UTC", False),
         ("*/15 8-20 * * *", "Europe/Berlin", False),
-        ("*/15 1-3 * * 1-5", "Europe/Berlin", False),  # the clock is changed on Sundays
+        ("*/15 1-3 * * 1-5", "Europe/Berlin", False),  # clocks change on Sundays
         ("30 1-3 * * *", "Europe/Berlin", False),
         ("*/15 * * * *", "Europe/Berlin", False),
     ],
@@ -184,7 +184,7 @@ def test_schedule_whose_intervals_do_not_meet_is_refused(schedule: Any, advice: 
 def test_ticks_that_airflow_leaves_out_behind_a_change_of_the_clock_are_refused(
     expression: str, zone: str, is_refused: bool
 ) -> None:
-    """In March Airflow 3.3 begins the interval behind 03:00 at 03:45: records of 45 minutes are in none."""
+    """In March, Airflow 3.3 begins the interval after 03:00 at 03:45: 45 minutes belong to no interval."""
     dag = DAG("d", schedule=CronDataIntervalTimetable(expression, timezone=zone))
     expected = pytest.raises(ConfigurationError, match=r"do not meet at .* Airflow leaves records out")
     with expected if is_refused else contextlib.nullcontext():
@@ -199,7 +199,7 @@ WHOLE: dict[Any, dict[str, Any]] = {
 
 
 def test_what_a_sensor_renders_is_left_to_the_sensor(dag: DAG) -> None:
-    """A template is no literal, and a key that is given names its run alone."""
+    """A template is not a literal, and a given key alone names its run."""
     KafkaLagSensor(task_id="a", dag=dag, topics=["{{ t }}", "{{ t }}"], group_id="{{ params.group }} of")
     KafkaDataIntervalSensor(task_id="b", dag=dag, topics="{{ t }}", accept_deleted="{{ conf }}")
     RunCommittedSensor(task_id="c", dag=dag, pipeline="{{ p }} of", ranges="data_interval", topics="{{ t }}")
@@ -207,7 +207,7 @@ def test_what_a_sensor_renders_is_left_to_the_sensor(dag: DAG) -> None:
 
 
 def test_a_sensors_schedule_without_intervals_is_refused() -> None:
-    """It would fail in every scheduled run; an interval of its own needs none."""
+    """It would fail in every scheduled run; one with its own interval needs none."""
     daily = DAG("daily", schedule="@daily")
     with pytest.raises(ConfigurationError, match="gives empty intervals"):
         KafkaDataIntervalSensor(task_id="a", dag=daily, topics="src")
@@ -218,7 +218,7 @@ def test_a_sensors_schedule_without_intervals_is_refused() -> None:
 
 
 def rendered(operator: Any, **fields: Any) -> Any:
-    """Return the operator as it is in the task, with what its templates rendered."""
+    """Return the operator as in the task, with these rendered fields."""
     for name, value in fields.items():
         setattr(operator, name, value)
     return operator
@@ -253,7 +253,7 @@ def rendered(operator: Any, **fields: Any) -> Any:
 def test_what_a_template_rendered_is_checked_before_spark_starts(
     dag: DAG, runs: list[FakeRun], spark_starts: list[Any], name: str, value: Any, says: str
 ) -> None:
-    """No run begins; an empty value is named with its template."""
+    """No run starts; the error for an empty value has its template."""
     operator = rendered(make(dag, **{name: "{{ params.any }}"}), **{name: value})
     with pytest.raises(ConfigurationError, match=re.escape(says)):
         operator.execute(make_context(operator))
@@ -265,7 +265,7 @@ def test_what_a_template_rendered_is_checked_before_spark_starts(
 def test_none_is_not_the_default_of_what_names_the_run(
     runs: list[FakeRun], spark_starts: list[Any], name: str, kind: str
 ) -> None:
-    """It would be another run, that has committed nothing: of a default pipeline, or of all partitions."""
+    """It would name another run, without a commit: one of a default pipeline, or of all partitions."""
     dag = DAG("pipelines", schedule=None, render_template_as_native_obj=True)
     given: Any = upstream(None) if kind == "result of a task" else "{{ params.any }}"
     operator = make(dag, **{name: given})
@@ -280,7 +280,7 @@ def test_none_is_not_the_default_of_what_names_the_run(
     ("template", "value"), [("{{ params.any }}", "NoneSuch"), ("None-{{ params.any }}", "None-a")]
 )
 def test_a_name_that_only_looks_like_none_is_a_name(dag: DAG, template: str, value: str) -> None:
-    """Part of a word, or the author's own."""
+    """It is part of a word, or the author's choice."""
     operator = rendered(make(dag, group_id=template), group_id=value)
     check_rendered(operator, {"group_id": template})
 
@@ -292,7 +292,7 @@ def test_a_name_that_only_looks_like_none_is_a_name(dag: DAG, template: str, val
 def test_arguments_that_are_only_known_in_the_task_are_checked_before_spark_starts(
     dag: DAG, runs: list[FakeRun], spark_starts: list[Any], op_kwargs: Any, says: str
 ) -> None:
-    """Also those of a function that is only known once its module is imported."""
+    """Also those of a function that is unknown until its module is imported."""
 
     def process(df: Any, run: Any, factor: int) -> Any:
         return df, run, factor
@@ -316,7 +316,7 @@ def test_arguments_that_are_only_known_in_the_task_are_checked_before_spark_star
 def test_what_a_sensors_template_rendered_fails_it_at_once(
     dag: DAG, kind: Any, name: str, value: str | None
 ) -> None:
-    """With the name of the parameter, and its template."""
+    """The error has the parameter and its template."""
     whole = {**WHOLE[kind], name: "{{ params.any }}"}
     sensor = rendered(kind(task_id="wait", dag=dag, **whole), **{name: value})
     with pytest.raises(AirflowFailException, match=name):

@@ -1,4 +1,4 @@
-"""Instances of a mapped task are runs of their own, or refused: none succeeds by the run of another."""
+"""Instances of a mapped task are separate runs, or refused: none succeeds with another's record."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def mapped_instances(dag: DAG, given: dict[str, Any], expand: Callable[[Any], An
 def test_mapped_instances_that_share_a_partition_or_a_pipeline_are_refused(
     dag: DAG, runs: list[FakeRun], name: str
 ) -> None:
-    """All but the first of a partition would succeed without their work."""
+    """All but the first of a partition would succeed without doing their work."""
     for index, (operator, context) in enumerate(mapped_instances(dag, *SAME_RUN[name])):
         with pytest.raises(ConfigurationError, match=rf"map index {index}.*would be one run"):
             operator.execute(context)
@@ -85,14 +85,14 @@ def test_mapped_instances_that_share_a_partition_or_a_pipeline_are_refused(
 def test_mapped_instances_that_differ_in_what_names_a_run_are_accepted(
     dag: DAG, runs: list[FakeRun], name: str
 ) -> None:
-    """Whatever else is expanded with it."""
+    """Whatever other argument is expanded together with it."""
     for operator, context in mapped_instances(dag, *OWN_RUNS[name]):
         operator.execute(context)
     assert len({run_key(run.spec) for run in runs}) == 2
 
 
 def of_region(region: str) -> dict[str, Any]:
-    """Return an instance's arguments; of some regions there is none."""
+    """Return an instance's arguments; raise for some regions."""
     if region == "skipped":
         raise AirflowSkipException(region)
     _, number = region.split("-")
@@ -111,7 +111,7 @@ def of_region(region: str) -> dict[str, Any]:
 def test_an_element_that_a_map_function_raises_on_concerns_its_own_instance(
     dag: DAG, runs: list[FakeRun], regions: list[str], accepted: bool
 ) -> None:
-    """Airflow skips or fails that one: the others run, and are compared with each other."""
+    """Airflow skips or fails that instance: the others run, and are compared with each other."""
     values = upstream(regions).map(of_region)
     for operator, context in mapped_instances(dag, {}, lambda task: task.expand_kwargs(values)):
         if accepted:
@@ -127,7 +127,7 @@ def test_an_element_that_a_map_function_raises_on_concerns_its_own_instance(
 def test_a_pipeline_or_group_that_is_named_by_the_map_index_is_refused(
     dag: DAG, runs: list[FakeRun], given: dict[str, Any], name: str
 ) -> None:
-    """A list that grew in front gives each index another element: it is green, or is written again."""
+    """If the list grows at its front, each index gets another element: skipped, or written again."""
     fields = {"pipeline": "{{ run_id }}", **dict.fromkeys(given), name: "copy.{{ ti.map_index }}"}
     expansion = given or {"op_kwargs": REGIONS}
     for operator, context in mapped_instances(dag, fields, lambda task: task.expand(**expansion)):
@@ -139,7 +139,7 @@ def test_a_pipeline_or_group_that_is_named_by_the_map_index_is_refused(
 def test_results_of_a_mapped_task_are_requested_at_once(
     dag: DAG, runs: list[FakeRun], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a thousand instances, each would send a thousand requests."""
+    """Otherwise each of a thousand instances would send a thousand requests."""
     from airflow.sdk.execution_time import comms, task_runner
 
     sent: list[str] = []
@@ -163,7 +163,7 @@ def test_results_of_a_mapped_task_are_requested_at_once(
 
 
 def execute_both(dag: DAG, *, accepted: bool) -> None:
-    """Execute both instances of the task of a mapped task group: each is accepted, or each is refused."""
+    """Execute both instances of the task of a mapped task group: both are accepted, or both refused."""
     for index in range(2):
         operator = dag.get_task("one.copy").prepare_for_execution()
         context = make_context(operator, map_index=index)
@@ -222,7 +222,7 @@ def test_instances_of_a_mapped_task_group_with_a_cursor_each_run_side_by_side(
 def test_a_mapped_task_group_gives_each_instance_a_pipeline_or_is_refused(
     dag: DAG, runs: list[FakeRun], pipelines: list[str], accepted: bool
 ) -> None:
-    """Also if the record, which tells who did the work, is not written yet."""
+    """Also before the record exists that would tell which instance did the work."""
 
     @task_group
     def one(name: Any) -> None:

@@ -1,4 +1,4 @@
-"""Alerts and dashboard of docs/monitoring name metrics that are sent, as exporters name them."""
+"""Alerts and dashboard of docs/monitoring use metrics that are sent, with the exporters' names."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def sent_names() -> set[str]:
 
 
 def exported(name: str) -> re.Pattern[str]:
-    """Return what the StatsD exporter, or OpenTelemetry's, calls a metric in Prometheus."""
+    """Return the Prometheus name of a metric from the StatsD exporter, or from OpenTelemetry's."""
     base = re.escape((AIRFLOWS_PREFIX + name).replace(".", "_"))
     return re.compile(rf"{base}(\(_total\)\?)?(\(_milliseconds\)\?_(sum|count))?")
 
@@ -109,7 +109,7 @@ def expressions() -> dict[str, str]:
 
 
 def test_alerts_and_dashboard_ask_for_metrics_that_are_sent() -> None:
-    """And for all of them, between the two."""
+    """Together they use all of them."""
     asked = {name for one in expressions().values() for name in names_in(one)}
     sent = sent_names()
     assert len(sent) == 14
@@ -130,16 +130,16 @@ def test_alerts_and_dashboard_ask_for_metrics_that_are_sent() -> None:
 )
 @pytest.mark.parametrize("place", [alerts, panels])
 def test_what_calls_somebody_is_also_seen(metric: str, place: Callable[[], dict[str, str]]) -> None:
-    """What calls for action is in an alert and in a panel: lag, what waits, what stays open, gaps.
+    """What requires action is in an alert and in a panel: lag, waiting input, open transactions, gaps.
 
-    What only watches whether anything is sent is no alert of what is sent.
+    An alert that only checks whether metrics arrive does not count.
     """
     asked = {name for one in place().values() if "absent(" not in one for name in names_in(one)}
     assert any(exported(metric).fullmatch(name) for name in asked)
 
 
 def test_alerts_and_dashboard_group_by_tags_that_are_sent() -> None:
-    """Labels of templates, and of sums."""
+    """In labels of templates, and in sums."""
     labels = {"dag_id", "task_id"} | {tag for _, _, tags in status.gauges(STATE, "p") for tag in tags}
     for file in ("alerts.yaml", "dashboard.json"):
         text = (FOLDER / file).read_text()
@@ -151,7 +151,7 @@ def test_alerts_and_dashboard_group_by_tags_that_are_sent() -> None:
 
 @pytest.mark.parametrize("name", expressions())
 def test_expressions_are_whole(name: str) -> None:
-    """Brackets match, in and outside of each other."""
+    """Brackets match."""
     left = re.sub(r'"[^"]*"|[^()\[\]{}]', "", expressions()[name])
     while (shorter := re.sub(r"\(\)|\[\]|\{\}", "", left)) != left:
         left = shorter
@@ -159,7 +159,7 @@ def test_expressions_are_whole(name: str) -> None:
 
 
 def test_every_gauge_is_in_the_documentation() -> None:
-    """Those of tasks have a test of their own."""
+    """The metrics of tasks have their own test."""
     rows = re.findall(
         r"^\| `(eos\.[\w.]+)` \| `\w+` \|", (ROOT / "docs" / "observing.md").read_text(), re.MULTILINE
     )
@@ -167,7 +167,7 @@ def test_every_gauge_is_in_the_documentation() -> None:
 
 
 def test_what_status_found_becomes_gauges() -> None:
-    """What cannot be known is left out, what is not there is 0."""
+    """Unknown values are omitted, missing ones are 0."""
     assert status.gauges(STATE, "p") == [
         ("eos.group.lag", 7, {"group": "orders"}),
         ("eos.group.undecided", 5, {"group": "orders"}),
@@ -183,7 +183,7 @@ def test_what_status_found_becomes_gauges() -> None:
 
 
 def test_gauges_go_the_way_of_airflows_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Asked for at Airflow's command line."""
+    """If Airflow's command line asks for it."""
     sent: list[tuple[Any, ...]] = []
     monkeypatch.setattr(stats, "initialize", lambda **_: sent.append(("initialized",)))
     monkeypatch.setattr(stats, "gauge", lambda *one, tags: sent.append((*one, tags)))
@@ -205,7 +205,7 @@ NAMES = ["shop.orders-eu", "shop:orders", "shop,orders", "shop=orders", "shop|or
 
 
 def test_statsd_carries_gauges_of_every_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each has a series of its own; one that StatsD carries as it is keeps its name."""
+    """Each has its own series; a name that StatsD accepts is unchanged."""
     statsd = pytest.importorskip("airflow.sdk._shared.observability.metrics.statsd_logger")
     series: list[str] = []
     client = SimpleNamespace(gauge=lambda name, *_: series.append(name))
@@ -239,7 +239,7 @@ def test_opentelemetry_carries_names_as_they_are(monkeypatch: pytest.MonkeyPatch
 def test_what_cannot_be_is_wrong_usage(
     arguments: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Without Airflow there are no metrics of Airflow's; a group has no gaps."""
+    """Without Airflow there are no Airflow metrics; a group has no gaps."""
     assert main(["status", "--bootstrap-servers", "nowhere:1", *arguments]) == 2
     assert said in capsys.readouterr().err
 
@@ -274,12 +274,12 @@ def days(found: list[Gap]) -> list[tuple[int, int]]:
 def test_gaps_are_the_time_between_intervals_that_none_covers(
     spans: list[tuple[int, int]], wanted: list[tuple[int, int]]
 ) -> None:
-    """In whatever order they were committed, also where they overlap or one was run again."""
+    """In any order of their commits, also if they overlap or one ran again."""
     assert days(gaps(interval(*one) for one in spans)) == wanted
 
 
 def test_runs_over_other_topics_or_partitions_are_no_neighbours() -> None:
-    """Nor those of another pipeline, and runs without an interval."""
+    """Neither do runs of another pipeline, or without an interval."""
     records = [
         interval(1, 2),
         interval(3, 4, topics=["other"]),
@@ -295,7 +295,7 @@ def of_limits(**limits: Any) -> list[tuple[str, str, Any]]:
 
 
 def test_limits_are_exceeded_by_what_is_above_them_or_unknown() -> None:
-    """A cursor's transaction is told of once, with its group; its age is not all that counts there."""
+    """A cursor's transaction is reported once, with its group; its age is not the only limit there."""
     assert of_limits() == []
     assert of_limits(max_lag=11) == [
         ("orders", "max-lag", 12),
@@ -317,7 +317,7 @@ def test_limits_are_exceeded_by_what_is_above_them_or_unknown() -> None:
 
 @pytest.mark.parametrize(("asked_at", "age"), [(7, 12.5), (20, 20.0)])
 def test_the_oldest_of_own_and_others_transactions_counts(asked_at: int, age: float) -> None:
-    """A group whose transactions are not all known has no such age."""
+    """A group with unknown transactions has no such age."""
     progress = replace(
         STATE.progress["orders"], asked_at=dt.datetime.fromtimestamp(asked_at, dt.timezone.utc)
     )

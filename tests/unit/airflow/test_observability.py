@@ -26,7 +26,7 @@ TAGS = {"dag_id": "pipelines", "task_id": "copy"}
 
 @pytest.fixture
 def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, Any]]:
-    """Every metric, as (kind, name, value); tags are checked here."""
+    """Every metric, as (kind, name, value); the fixture checks tags."""
     found: list[tuple[str, str, Any]] = []
 
     def record(kind: str) -> Any:
@@ -51,7 +51,7 @@ def operator(dag: DAG) -> ReadProcessWriteOperator:
 def test_committed_run_sends_its_metrics(
     operator: Any, runs: list[FakeRun], sent: list[tuple[str, str, Any]]
 ) -> None:
-    """Duration, counts and what the cursor left behind."""
+    """It has duration, counts, and the lag of the cursor."""
     FakeRun.outcome = a_record(details={"lag": 4, "undecided": 5})
     operator.execute(make_context(operator))
     assert [one[:2] for one in sent] == [
@@ -69,7 +69,7 @@ def test_committed_run_sends_its_metrics(
 def test_late_records_are_counted(
     operator: Any, runs: list[FakeRun], sent: list[tuple[str, str, Any]], late: int, counted: list[int]
 ) -> None:
-    """Beside those that were read; none, and not counted (-1), add nothing."""
+    """In addition to the records read; zero, and unknown (-1), add nothing."""
     FakeRun.outcome = a_record(mode="interval", records_late=late)
     operator.execute(make_context(operator))
     assert [value for _, name, value in sent if name == "eos.run.records_late"] == counted
@@ -95,7 +95,7 @@ def test_fenced_try_is_counted(operator: Any, runs: list[FakeRun], sent: list[tu
 def test_lost_answer_that_was_decided_is_counted(
     operator: Any, runs: list[FakeRun], sent: list[tuple[str, str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The run went through UNKNOWN and is committed: its own commit, though the ledger says so."""
+    """The run went through UNKNOWN and is committed: by itself, although the record came from the ledger."""
     execute = FakeRun.execute
     FakeRun.outcome = a_record(found=True)
 
@@ -128,7 +128,7 @@ def test_dead_letters_are_counted_where_there_are_any(
 
 
 def test_documented_metrics_are_those_that_are_sent() -> None:
-    """A new metric gets its row in the documentation."""
+    """A new metric needs a row in the documentation."""
     root = Path(__file__).parents[3]
     code = (root / "airflow_eos" / "operators" / "telemetry.py").read_text()
     sent = set(re.findall(r"stats\.\w+\(\"(eos\.run\.\w+)\"", code))
@@ -164,7 +164,7 @@ def test_each_state_is_a_span(operator: Any, runs: list[FakeRun], monkeypatch: p
 def test_links_lead_to_ledger_and_spark(
     operator: Any, runs: list[FakeRun], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By [eos]."""
+    """[eos] configures their addresses."""
     monkeypatch.setenv("AIRFLOW__EOS__LEDGER_RECORD_URL", "https://ui/{topic}?key={key}&of={pipeline}")
     monkeypatch.setenv("AIRFLOW__EOS__SPARK_HISTORY_URL", "https://history/{application_id}/jobs")
     ledger, spark = operator.operator_extra_links
@@ -188,7 +188,7 @@ def test_links_lead_to_ledger_and_spark(
 def test_a_link_that_leads_nowhere_is_not_shown(
     dag: DAG, variables: dict[str, str], names: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nor its heading, also where the task is mapped: asked of the Dag as the UI gets it."""
+    """Nor is its heading, also for a mapped task: checked on the Dag that the UI gets."""
     from tests.support.airflow_serialization import DagSerialization
 
     for name, value in variables.items():
@@ -202,7 +202,7 @@ def test_a_link_that_leads_nowhere_is_not_shown(
 
 
 def test_the_author_is_told_of_a_mapped_task_that_could_not_be_rendered(dag: DAG) -> None:
-    """Airflow ends that instance with the mapped operator: callbacks come after links and retry policy."""
+    """Airflow ends that instance with the mapped operator: callbacks run after links and retry policy."""
     from airflow.sdk.execution_time.task_runner import finalize
 
     told: list[Any] = []
@@ -310,6 +310,6 @@ def test_lineage_names_topics_and_ranges(operator: Any, runs: list[FakeRun], lin
 )
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:openlineage.*")
 def test_lineage_names_the_broker_by_host_and_port(servers: str, namespace: str) -> None:
-    """As the naming rules of OpenLineage say, however the setting is written."""
+    """By OpenLineage's naming rules, however the setting is written."""
     facets = run_lineage({"bootstrap.servers": servers}, ["src"], "out", None)
     assert {dataset.namespace for dataset in (*facets.inputs, *facets.outputs)} == {namespace}

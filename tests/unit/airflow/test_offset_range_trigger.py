@@ -1,4 +1,4 @@
-"""Batches of an asset's watcher: no gap, no overlap, the same payload after a restart."""
+"""Batches of an asset watcher: no gap, no overlap, the same payload after a restart."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from airflow_eos.triggers.batch_memory import BatchMemory
 from airflow_eos.triggers.offset_range import OffsetRangeTrigger
 
 PATIENCE = 60
-"""Seconds until an event that does not come fails its test."""
+"""Seconds until a test fails that waits for an event."""
 
 
 class Topic:
-    """Two partitions with ends and a group's positions, if any; takes part as the engine's answer."""
+    """Two partitions with log ends and perhaps a group's positions; replaces the engine's answer."""
 
     def __init__(self) -> None:
         self.ends: list[int] = [0, 0]
@@ -47,7 +47,7 @@ class Topic:
 
 
 def look(topic: str, positions: list[int | None], ends: list[int], start: str) -> Unread:
-    """What the engine finds, by its rules."""
+    """Return what the engine would find, by its rules."""
     begins = [
         position if position is not None else 0 if start == "earliest" else end
         for position, end in zip(positions, ends, strict=True)
@@ -61,7 +61,7 @@ def look(topic: str, positions: list[int | None], ends: list[int], start: str) -
 
 
 class State:
-    """The asset's state, as Airflow keeps it."""
+    """The asset's state store, like Airflow's."""
 
     def __init__(self) -> None:
         self.kept: dict[str, Any] = {}
@@ -91,7 +91,7 @@ async def next_event(events: Any) -> Any:
 
 
 async def looked(topic: Topic, times: int = 3) -> None:
-    """Wait until the watcher has looked some more times."""
+    """Wait until the watcher has polled some more times."""
     goal = topic.looks + times
     while topic.looks < goal:  # noqa: ASYNC110 - a counter of the watcher's thread
         await asyncio.sleep(0.001)
@@ -125,7 +125,7 @@ def test_each_record_is_announced_once_whether_or_not_it_is_read(topic: Topic) -
 
 
 def test_batch_waits_until_it_is_full_or_the_delay_is_over(topic: Topic) -> None:
-    """min_records holds a small batch back; max_delay lets it go."""
+    """min_records holds a small batch back; max_delay releases it."""
 
     async def scenario() -> list[Any]:
         events = watcher(min_records=10, max_delay=0.05).run()
@@ -160,7 +160,7 @@ def test_large_backlog_is_cut_into_batches(topic: Topic) -> None:
 
 
 def test_restarted_watcher_repeats_an_unread_batch_word_for_word(topic: Topic) -> None:
-    """The event may have died with the old triggerer: the same payload again, then what came since."""
+    """The event may be lost with the old triggerer: the same payload is sent again, then newer records."""
     state = State()
 
     async def first() -> Any:
@@ -190,7 +190,7 @@ def test_restarted_watcher_repeats_an_unread_batch_word_for_word(topic: Topic) -
 def test_restarted_watcher_repeats_a_batch_of_which_a_part_is_unread(
     topic: Topic, positions: list[int | None]
 ) -> None:
-    """A run that was planned just before has read the rest; if the event is lost, nobody else reads this."""
+    """A run that was planned before has read the rest; if the event was lost, no run reads this part."""
     memory = BatchMemory()
     topic.ends = [5, 1]
     batch = memory.announce("g", memory.pending(topic.unread(start="earliest", ledger=None).ranges), None)
@@ -202,7 +202,7 @@ def test_restarted_watcher_repeats_a_batch_of_which_a_part_is_unread(
 
 
 def test_watcher_of_two_assets_has_one_memory(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Airflow runs equal triggers as one, and does not know whose state is meant."""
+    """Airflow runs equal triggers once, and does not know which asset's state is meant."""
     from airflow.sdk.execution_time.context import AssetStateStoreAccessor, AssetStateStoreAccessors
 
     state = State()
@@ -243,7 +243,7 @@ def test_group_that_was_moved_back_is_announced_again(topic: Topic) -> None:
 
 
 def test_group_that_begins_at_the_end_is_woken_at_once_and_for_what_comes_then(topic: Topic) -> None:
-    """Its first run fixes the position; until then the first end stands for it, so that nothing stalls."""
+    """Its first run sets the position; until then the first log end counts as one, so that nothing stalls."""
     topic.ends, topic.positions = [5, 3], [None, None]
 
     async def scenario() -> list[Any]:
@@ -266,7 +266,7 @@ def test_group_that_begins_at_the_end_is_woken_at_once_and_for_what_comes_then(t
 
 
 def test_group_that_begins_at_the_start_is_not_woken_for_nothing(topic: Topic) -> None:
-    """An empty topic brings no event: the first record will."""
+    """An empty topic causes no event: its first record does."""
     topic.positions = [None, None]
 
     async def scenario() -> Any:
@@ -281,7 +281,7 @@ def test_group_that_begins_at_the_start_is_not_woken_for_nothing(topic: Topic) -
 
 
 def test_keys_of_the_state_fit_into_airflows_database(topic: Topic) -> None:
-    """Names of topics have up to 249 characters each; Airflow keeps 512 of a key."""
+    """Topic names have up to 249 characters each; Airflow stores keys of up to 512."""
     state = State()
 
     async def announce(**changes: Any) -> None:
@@ -301,7 +301,7 @@ def test_keys_of_the_state_fit_into_airflows_database(topic: Topic) -> None:
 
 
 def test_restarted_watcher_wakes_a_group_until_its_position_is_fixed(topic: Topic) -> None:
-    """The first event may have died with the old triggerer; a position says that it did its work."""
+    """The first event may be lost with the old triggerer; a position proves that it was handled."""
     state = State()
     topic.ends, topic.positions = [5, 3], [None, None]
 
@@ -321,7 +321,7 @@ def test_restarted_watcher_wakes_a_group_until_its_position_is_fixed(topic: Topi
 
 
 def test_log_that_lost_its_end_wakes_the_group_again(topic: Topic) -> None:
-    """What was announced of the old end says nothing about the new one."""
+    """What was announced up to the old end does not apply to the new one."""
     topic.ends, topic.positions = [5, 3], [None, None]
 
     async def scenario() -> list[Any]:
@@ -351,7 +351,7 @@ def test_watcher_tells_a_topic_made_again_by_its_id(topic: Topic) -> None:
 @pytest.mark.parametrize("end", [12, 10, 3], ids=["longer", "as long", "shorter"])
 @pytest.mark.parametrize("restarts", [False, True], ids=["runs on", "restarted"])
 def test_topic_made_again_is_announced_from_its_beginning(end: int, restarts: bool) -> None:
-    """However many records it has, and whether or not the group had read the old one."""
+    """However long it is, and whether or not the group had read the old one."""
     memory, log = BatchMemory(), TopicPartition("src", 0)
     other = OffsetRange("other", 0, 0, 4)
     memory.look({"src": "old", "other": "id"})
@@ -367,7 +367,7 @@ def test_topic_made_again_is_announced_from_its_beginning(end: int, restarts: bo
 
 @pytest.mark.parametrize(("given", "asked"), [(None, "airflow-eos-ledger"), ("other", "other")])
 def test_position_of_an_idle_group_comes_from_the_ledger(topic: Topic, given: str | None, asked: str) -> None:
-    """Committed offsets expire, the cursor does not; a look creates no ledger."""
+    """Committed offsets expire, the cursor does not; polling creates no ledger."""
     topic.ends = [1, 0]
 
     async def scenario() -> None:
@@ -381,7 +381,7 @@ def test_position_of_an_idle_group_comes_from_the_ledger(topic: Topic, given: st
     "failure", [UnknownTopic("topic 'src' does not exist"), RuntimeError("API server is busy")]
 )
 def test_watcher_outlives_what_cannot_answer(topic: Topic, failure: Exception) -> None:
-    """Airflow starts a watcher that ended again at once, without a pause: an error is asked again here."""
+    """Airflow restarts a watcher that has ended at once, without a pause: so it retries after errors."""
     topic.failures = [failure] * 3
     topic.ends = [1, 0]
 
@@ -397,7 +397,7 @@ def test_watcher_outlives_what_cannot_answer(topic: Topic, failure: Exception) -
 @pytest.mark.parametrize("start", ["earliest", "latest"])
 @pytest.mark.parametrize("seed", range(20))
 def test_batches_tile_the_log(seed: int, start: str) -> None:
-    """Whatever arrives and is read in whatever order: ranges follow one another from 0 to the end."""
+    """Whatever arrives and is read in any order, the ranges tile the log from 0 to the end."""
     rng = random.Random(seed)
     memory, ends = BatchMemory(), [0, 0, 0]
     positions: list[int | None] = [0, 0, 0] if start == "earliest" else [None, None, None]
@@ -407,7 +407,7 @@ def test_batches_tile_the_log(seed: int, start: str) -> None:
         n = rng.randrange(3)
         if rng.random() < 0.5:
             ends[n] += rng.randrange(5)
-        else:  # runs read what was announced, and sometimes what was not
+        else:  # runs read what was announced, and sometimes more
             stands = positions[n]
             positions[n] = ends[n] if stands is None else rng.randint(stands, ends[n])
         found = look("t", positions, ends, start)
@@ -428,7 +428,7 @@ def test_batches_tile_the_log(seed: int, start: str) -> None:
         mine = [(begin, begin), *batches, (end, end)]
         assert all(before[1] <= after[0] for before, after in pairwise(mine))
         gaps = [(b, a) for (_, b), (a, _) in pairwise(mine) if a > b]
-        # What no batch holds was read before it could be announced.
+        # Offsets in no batch were read before they could be announced.
         assert all(end <= (positions[partition] or 0) for _, end in gaps)
 
 

@@ -1,4 +1,4 @@
-"""A task never succeeds by the record of another task, or of another instance of a mapped one."""
+"""A task never succeeds with the record of another task, or of another instance of a mapped task."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def copy(df: Any, region: str = "eu") -> Any:
 
 @pytest.fixture
 def ledger(monkeypatch: pytest.MonkeyPatch, runs: list[FakeRun]) -> dict[str, RunRecord]:
-    """The records of all runs by run key: a run that is there already is found."""
+    """The records of all runs by run key: a run with a record is found."""
     records: dict[str, RunRecord] = {}
 
     def answer(spec: Any, **_: Any) -> RunRecord | None:
@@ -58,7 +58,7 @@ def operator_of(dag: DAG, task_id: str = "copy", **changes: Any) -> ReadProcessW
 
 
 def run(task: Any, **dag_run: Any) -> dict[str, Any]:
-    """Execute a task as Airflow does, templates rendered."""
+    """Execute a task like Airflow, with rendered templates."""
     context = make_context(task, **dag_run)
     task.render_template_fields({**context, "params": {"env": "prod"}})
     answer: dict[str, Any] = task.execute({**context, "task": task})
@@ -113,14 +113,14 @@ SAME_TEMPLATE: dict[str, tuple[dict[str, Any], Callable[[Any], Any]]] = {
 def test_instances_whose_templates_render_to_the_same_are_no_success_of_each_other(
     dag: DAG, ledger: dict[str, RunRecord], name: str
 ) -> None:
-    """The first does its part; the other would be green, and its region in no topic."""
+    """The first does its work; the other would succeed, with its region in no topic."""
     given, expand = SAME_TEMPLATE[name]
     first, second = instances(dag, expand, **given)
     run(first, map_index=0)
     message = refusal(second, map_index=1)
     assert "recorded task 'mapped' (map index 0)" in message
     assert "asked 'mapped' (map index 1)" in message
-    run(first, map_index=0, clear_number=1)  # its own record stands
+    run(first, map_index=0, clear_number=1)  # its own record stays
     assert len(ledger) == 1
 
 
@@ -144,7 +144,7 @@ def test_instances_of_a_mapped_group_with_one_template_are_no_success_of_each_ot
 def test_instances_whose_templates_differ_are_runs_of_their_own(
     dag: DAG, ledger: dict[str, RunRecord]
 ) -> None:
-    """Each has its record, which it finds again."""
+    """Each has its own record, and finds it again."""
     tasks = instances(
         dag, lambda task: task.expand(op_kwargs=REGIONS), pipeline="{{ task.op_kwargs.region }}"
     )
@@ -157,7 +157,7 @@ def test_instances_whose_templates_differ_are_runs_of_their_own(
 
 
 def test_an_instance_finds_its_partition_at_another_map_index(dag: DAG, ledger: dict[str, RunRecord]) -> None:
-    """The list changed its order before the clear; each partition is an instance's alone."""
+    """The list was reordered before the clear; each partition belongs to one instance only."""
     zero, first = instances(dag, lambda task: task.expand(source_partition=[0, 1]), pipeline=TEMPLATED)
     run(zero, map_index=0)
     run(zero, map_index=1, clear_number=1)
@@ -166,7 +166,7 @@ def test_an_instance_finds_its_partition_at_another_map_index(dag: DAG, ledger: 
 
 
 def test_an_instance_finds_its_topics_at_another_map_index(dag: DAG, ledger: dict[str, RunRecord]) -> None:
-    """Templates of pipelines do not tell instances apart; topics do, which the record must agree with."""
+    """A templated pipeline does not tell instances apart; their topics do, and must match the record."""
 
     def expand(task: Any) -> Any:
         return task.expand_kwargs(
@@ -226,7 +226,7 @@ MAKERS: dict[str, Callable[..., Any]] = {
 def test_two_tasks_of_a_dag_with_one_pipeline_are_no_success_of_each_other(
     dag: DAG, ledger: dict[str, RunRecord], kind: str
 ) -> None:
-    """As a copy of a task makes them; the work of the second is not done, and nobody would know."""
+    """After copying a task, for example; the second one's work would silently not be done."""
     first, second = (MAKERS[kind](dag, task_id) for task_id in ("eu", "us"))
     run(first)
     message = refusal(second)
@@ -238,7 +238,7 @@ def test_two_tasks_of_a_dag_with_one_pipeline_are_no_success_of_each_other(
 def test_a_submitted_run_of_another_task_is_no_success(
     dag: DAG, ledger: dict[str, RunRecord], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Found before anything is submitted, or after another task was faster than the driver."""
+    """Detected before anything is submitted, or if another task was faster than the driver."""
     operator_of(dag, "eu").execute(make_context(dag.get_task("eu")))
     task = submitting(dag, "us")
     with pytest.raises(DifferentWork, match=OWN_PIPELINE):
@@ -252,7 +252,7 @@ def test_a_submitted_run_of_another_task_is_no_success(
 def test_default_names_that_are_one_text_are_told_apart(
     ledger: dict[str, RunRecord], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Task ``eu.copy`` of Dag ``sales``, and task ``copy`` of ``sales.eu``: perhaps it was renamed."""
+    """Task ``eu.copy`` of Dag ``sales``, and task ``copy`` of ``sales.eu``: one may be the other, renamed."""
     with DAG("sales", schedule=None, start_date=START), TaskGroup("eu"):
         first = ReadProcessWriteOperator(task_id="copy", process=copy, **DAILY)
     with DAG("sales.eu", schedule=None, start_date=START):
@@ -264,7 +264,7 @@ def test_default_names_that_are_one_text_are_told_apart(
 
 
 def test_the_author_lets_either_of_two_tasks_do_the_work(dag: DAG, ledger: dict[str, RunRecord]) -> None:
-    """Alternatives of a branch; the message names the way."""
+    """They are alternatives of a branch; the message names the option."""
     first, second = (operator_of(dag, task_id, on_committed="accept") for task_id in ("plain", "costly"))
     run(first)
     run(second, clear_number=1)
@@ -281,7 +281,7 @@ GONE: dict[str, Callable[[DAG], Any]] = {
 
 @pytest.mark.parametrize("name", GONE)
 def test_a_renamed_task_keeps_its_records(dag: DAG, ledger: dict[str, RunRecord], name: str) -> None:
-    """Its earlier id is free, whatever has it now."""
+    """Its earlier id is free, whichever task has it now."""
     run(operator_of(DAG(dag.dag_id, schedule=None, start_date=START), "before"))
     GONE[name](dag)
     run(operator_of(dag, "after"), clear_number=1)
@@ -300,14 +300,14 @@ SHARING: dict[str, Callable[[DAG], Any]] = {
 def test_a_task_whose_pipeline_is_not_known_may_be_the_same(
     dag: DAG, ledger: dict[str, RunRecord], name: str
 ) -> None:
-    """The safe side is red."""
+    """It is refused, to be safe."""
     run(operator_of(DAG(dag.dag_id, schedule=None, start_date=START), "before"))
     SHARING[name](dag)
     refusal(operator_of(dag, "after"))
 
 
 def test_a_task_finds_its_interval_in_another_dag_run(dag: DAG, ledger: dict[str, RunRecord]) -> None:
-    """A Dag that is triggered for an interval it has read."""
+    """A Dag run is triggered for an interval that was read before."""
     task = operator_of(dag)
     run(task)
     run(task, run_id="manual__1")
@@ -325,7 +325,7 @@ def test_a_task_finds_its_interval_in_another_dag_run(dag: DAG, ledger: dict[str
     ],
 )
 def test_a_record_that_names_no_task_stands(dag: DAG, runs: list[FakeRun], names: Any) -> None:
-    """Runs of programs without Airflow, and what strangers write."""
+    """From programs without Airflow, and from other clients."""
     FakeRun.outcome = a_record(details={"airflow": names}, found=True)
     operator_of(dag, "us")
     run(operator_of(dag))

@@ -1,4 +1,4 @@
-"""What the pages know of attempts: from a metadata database as Airflow fills it."""
+"""Attempts on the pages, from a metadata database that is filled like Airflow's."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def read(*dag_ids: str, **options: Any) -> list[Attempt]:
 
 
 def test_a_task_that_never_committed_is_an_attempt() -> None:
-    """With what it said; the page knew commits only."""
+    """With its error; before, the page knew only commits."""
     failure = FailureRecord(2, "AuthorizationFailed", "the principal lacks Write on topic 'out'")
     attempted("a", failure=failure, try_number=2)
     (attempt,) = read("a")
@@ -47,7 +47,7 @@ def test_a_task_that_never_committed_is_an_attempt() -> None:
 
 
 def test_nothing_is_said_of_dags_that_are_not_given() -> None:
-    """They are the ones that the user may see: neither by name, nor by a pipeline's name."""
+    """The given Dags are those that the user may see: others appear neither by name nor by pipeline."""
     attempted("mine", fields={"pipeline": "shared"})
     attempted("theirs", fields={"pipeline": "shared"})
     assert [one.dag_id for one in read("mine")] == ["mine"]
@@ -56,7 +56,7 @@ def test_nothing_is_said_of_dags_that_are_not_given() -> None:
 
 
 def test_pipelines_are_named_as_their_runs_name_them() -> None:
-    """By the rendered field, else by Dag and task."""
+    """By the rendered field, otherwise by Dag and task."""
     attempted("a", "named", fields={"pipeline": "orders"})
     attempted("a", "plain")
     assert {one.task_id: one.pipeline for one in read("a")} == {"named": "orders", "plain": "a.plain"}
@@ -75,7 +75,7 @@ def test_a_task_that_has_not_started_has_the_name_of_its_last_try() -> None:
 
 
 def tenants(*run_ids: str) -> None:
-    """Write a mapped task with a pipeline for each instance."""
+    """Write a mapped task with one pipeline per instance."""
     for number, run_id in enumerate(run_ids):
         for index, tenant in enumerate(("at", "de")):
             fields = {"pipeline": tenant}
@@ -93,7 +93,7 @@ def test_an_instance_that_has_not_started_has_the_pipeline_of_its_index() -> Non
 
 
 def test_an_instance_before_its_expansion_belongs_to_all_pipelines_of_the_task() -> None:
-    """A task before it failed: the work of each is missing. The ledger may know others than Airflow."""
+    """A task before it failed, so the work of each is missing. The ledger may know other pipelines."""
     tenants("r0")
     attempted("a", state="upstream_failed", started=False)
     failed = [one.pipeline for one in read("a", tasks={("a", "copy", 2): "fr"}) if one.run_id == "r1"]
@@ -101,7 +101,7 @@ def test_an_instance_before_its_expansion_belongs_to_all_pipelines_of_the_task()
 
 
 def test_an_instance_of_an_unknown_index_is_shown_at_no_pipeline_of_another() -> None:
-    """Where the task has one pipeline for all, at that."""
+    """If all instances share a pipeline, it is shown there."""
     tenants("r0")
     attempted("a", map_index=2, state="failed", started=False)
     attempted("b", map_index=0, run_id="r0", state="success", at=RECENT - HOUR, fields={"pipeline": "all"})
@@ -111,7 +111,7 @@ def test_an_instance_of_an_unknown_index_is_shown_at_no_pipeline_of_another() ->
 
 
 def test_other_tasks_are_none_of_ours() -> None:
-    """But those whose record, or whose failure, says that they run a pipeline."""
+    """Except those whose record or failure proves that they run a pipeline."""
     attempted("a", "bash", operator="BashOperator")
     attempted("a", "derived", operator="MyOperator")
     attempted("a", "failed", operator="MyOperator", failure=FailureRecord(1, "E", "s"))
@@ -121,7 +121,7 @@ def test_other_tasks_are_none_of_ours() -> None:
 
 
 def test_the_names_of_operators_are_those_of_this_package() -> None:
-    """All classes that run a pipeline."""
+    """They are all classes that run a pipeline."""
     from airflow_eos.decorators import kafka_eos
     from airflow_eos.operators import replay, submit
     from airflow_eos.operators.run_parameters import RunParameters
@@ -137,7 +137,7 @@ def test_the_names_of_operators_are_those_of_this_package() -> None:
 
 
 def test_an_error_of_an_earlier_try_is_not_that_of_the_last() -> None:
-    """The last one was killed before it could say anything."""
+    """The last try was killed before it could report an error."""
     attempted("a", failure=FailureRecord(1, "Old", "old"), try_number=2)
     (attempt,) = read("a")
     assert attempt.failure is None
@@ -155,7 +155,7 @@ def test_a_foreign_xcom_of_that_key_is_no_error(value: dict[str, Any]) -> None:
 
 
 def test_the_newest_runs_of_each_dag_count() -> None:
-    """Ten of each, by when they started: a run that was cleared tonight starts tonight."""
+    """Ten of each, by start time: a run that is cleared today starts today."""
     for number in range(12):
         attempted("a", run_id=f"r{number}", state="success", at=RECENT - number * HOUR)
     attempted("b", at=RECENT - 20 * HOUR)
@@ -167,7 +167,7 @@ def test_the_newest_runs_of_each_dag_count() -> None:
 
 
 def test_the_last_attempt_is_the_worst_task_of_the_newest_run() -> None:
-    """A run in which the task was not reached yet does not hide that the one before failed."""
+    """A run that has not reached the task yet does not hide the failure of the one before."""
     for index, state in enumerate(["success", "failed", "running"]):
         attempted("a", run_id="mapped", state=state, map_index=index)
     attempted("a", run_id="before", at=RECENT - HOUR)
@@ -200,7 +200,7 @@ def test_states(state: str | None, kind: str) -> None:
 
 
 def test_a_cleared_attempt_waits_to_run_again() -> None:
-    """It is the pipeline's last one, and no error of its earlier try is shown; before a try there is none."""
+    """It is the pipeline's last attempt, without the error of its earlier try; before a try there is none."""
     attempted("a", run_id="r0", state="success", at=RECENT - HOUR)
     attempted("a", run_id="r1", state=None, try_number=3, failure=FailureRecord(3, "E", "s"))
     attempted("a", run_id="r2", state=None, started=False, at=RECENT + HOUR, try_number=0)
@@ -211,7 +211,7 @@ def test_a_cleared_attempt_waits_to_run_again() -> None:
 
 @pytest.mark.parametrize("state", ["success", "skipped", "removed"])
 def test_a_task_without_a_try_is_not_told_to_have_committed(state: str) -> None:
-    """A branch or a user decides it, too."""
+    """A branch or a user may have set its state."""
     attempted("a", state=state, started=False, try_number=0)
     row = attempt_row(read("a")[0], NOW)
     assert row["kind"] == "succeeded"
@@ -219,7 +219,7 @@ def test_a_task_without_a_try_is_not_told_to_have_committed(state: str) -> None:
 
 
 def test_links_lead_to_the_log_of_the_try_and_to_the_dag_run() -> None:
-    """Whatever the names hold."""
+    """Whatever characters the names have."""
     attempted("a/b", "copy", run_id="scheduled__2026-11-20T00:00:00+00:00", map_index=3, try_number=2)
     row = attempt_row(read("a/b")[0], NOW)
     run = "/dags/a%2Fb/runs/scheduled__2026-11-20T00%3A00%3A00%2B00%3A00"
@@ -252,7 +252,7 @@ def test_there_is_no_session_where_airflow_has_none(monkeypatch: pytest.MonkeyPa
 
 
 def test_three_hundred_dags_are_read_by_as_many_queries_as_one() -> None:
-    """Each with ten runs; `python -m benchmarks page` has the seconds."""
+    """Each has ten runs; `python -m benchmarks page` measures the seconds."""
     from airflow.models.dagrun import DagRun
     from airflow.models.taskinstance import TaskInstance, uuid7
     from airflow.utils.session import create_session

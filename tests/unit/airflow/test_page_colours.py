@@ -1,4 +1,4 @@
-"""Every pair of colours that text has on the page is legible, by day and by night."""
+"""Every pair of text and background colours on the page is legible, in light and dark mode."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TEXTS = [
 
 
 def light(colour: str) -> float:
-    """Return the relative luminance of ``#rgb`` or ``#rrggbb``, as WCAG 2 defines it."""
+    """Return the relative luminance of ``#rgb`` or ``#rrggbb``, as defined by WCAG 2."""
     digits = colour[1:] if len(colour) == 7 else "".join(one * 2 for one in colour[1:])
     parts = (int(digits[at : at + 2], 16) / 255 for at in (0, 2, 4))
     linear = [one / 12.92 if one <= 0.03928 else ((one + 0.055) / 1.055) ** 2.4 for one in parts]
@@ -37,16 +37,16 @@ def contrast(one: str, other: str) -> float:
 @pytest.mark.parametrize("scheme", [DAY, NIGHT], ids=["day", "night"])
 @pytest.mark.parametrize(("text", "back"), TEXTS, ids=lambda one: one)
 def test_texts_are_legible(scheme: dict[str, str], text: str, back: str) -> None:
-    """At least 4.5, for text of any size."""
+    """A contrast of at least 4.5, for text of any size."""
     assert contrast(scheme[text], scheme[back]) >= 4.5
 
 
 def test_black_on_white_is_21() -> None:
-    """The measure itself."""
+    """Checks the measure itself."""
     assert contrast("#000", "#ffffff") == pytest.approx(21)
 
 
 @pytest.mark.parametrize("state", State)
 def test_each_state_of_a_run_has_a_colour(state: State) -> None:
-    """In the drawing of times and in its legend, also those of a run with a table."""
+    """In the timeline and in its legend, also the states of a run with a table."""
     assert re.search(rf"\.state-{state.value.lower()}\b", STYLE)

@@ -1,4 +1,4 @@
-"""What a failed try tells the page: the class of its error and one sentence, without secrets."""
+"""A failed try's report to the page: the class of its error and one sentence, without secrets."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OURS = SimpleNamespace(build_spec=lambda _context: None)
 
 
 class Instance:
-    """A task instance that keeps what is pushed."""
+    """A task instance that keeps pushed XComs."""
 
     def __init__(self, task: Any = OURS, error: BaseException | None = None) -> None:
         self.task, self.try_number, self.pushed = task, 3, dict[str, Any]()
@@ -35,7 +35,7 @@ class Instance:
 
 
 def test_a_failed_try_names_class_and_first_sentence() -> None:
-    """Airflow keeps the state of a try alone."""
+    """Airflow itself stores only the state of a try."""
     instance = Instance()
     error = AuthorizationFailed("the principal lacks Write on topic 'out'. Grant it.\nMore")
     FailureListener().on_task_instance_failed(instance, error)
@@ -45,7 +45,7 @@ def test_a_failed_try_names_class_and_first_sentence() -> None:
 
 
 def test_an_instance_whose_arguments_could_not_be_known_names_its_error(dag: DAG) -> None:
-    """Airflow ends it with the mapped operator; the page said that its process had ended."""
+    """Airflow ends it with the mapped operator; once the page reported that its process had ended."""
     given = {"process": lambda df: df, "sink_topic": "out", "topics": ["src"], "group_id": "g", "dag": dag}
     mapped = ReadProcessWriteOperator.partial(task_id="many", **given).expand(source_partition=[0, 1])
     instance = Instance(mapped)
@@ -54,7 +54,7 @@ def test_an_instance_whose_arguments_could_not_be_known_names_its_error(dag: DAG
 
 
 def test_airflow_calls_the_listener() -> None:
-    """The one that the plugin brings, by Airflow's own manager and arguments."""
+    """The plugin's listener, through Airflow's own manager, with its arguments."""
     from airflow.sdk._shared.listeners.listener import ListenerManager
     from airflow.sdk._shared.listeners.spec import taskinstance
 
@@ -134,5 +134,5 @@ def test_an_xcom_that_cannot_be_pushed_changes_nothing(caplog: pytest.LogCapture
     ],
 )
 def test_what_is_not_a_failure_record_is_none(value: Any) -> None:
-    """Anybody whose task runs in Airflow may write an XCom of that key."""
+    """Any task in Airflow may write an XCom with that key."""
     assert FailureRecord.from_value(value) is None

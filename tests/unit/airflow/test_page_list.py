@@ -1,4 +1,4 @@
-"""The list of pipelines: what failed comes first, whether it ever committed or not; searched and filtered."""
+"""The list of pipelines: failures first, whether they ever committed or not; searched and filtered."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def names(**options: Any) -> list[str]:
 
 
 def test_what_failed_comes_first() -> None:
-    """Also what never committed, and what committed before it failed: both were missing, or green."""
+    """Also pipelines that never committed, or committed before they failed: once missing, or green."""
     assert names() == ["first", "was-fine", "gap", "again", "now", "planned", "fine", "late"]
     found = view()
     assert (found["total"], found["wrong"]) == (8, 1)
@@ -114,7 +114,7 @@ def test_what_failed_comes_first() -> None:
     ],
 )
 def test_search_and_filter(options: dict[str, str], expected: list[str]) -> None:
-    """The tally is of all of them, whatever is shown."""
+    """The counts cover all pipelines, whatever is shown."""
     assert names(**options) == expected
     assert view(**options)["total"] == 8
 
@@ -150,7 +150,7 @@ def test_an_open_transaction_stands_in_the_row_of_its_pipeline() -> None:
 
 
 def test_attempts_that_cannot_be_read_are_said_to_be() -> None:
-    """And are no reason to say that nothing failed."""
+    """Then the page does not claim that nothing failed."""
     found = pipelines_view(LEDGER, None, NOW)
     assert found["states"] == {"unknown": 4}
     assert "cannot be read" in found["warnings"][0]
@@ -158,7 +158,7 @@ def test_attempts_that_cannot_be_read_are_said_to_be() -> None:
 
 
 def test_airflow_answers_where_the_ledger_does_not() -> None:
-    """Brokers are away: that is when everything fails."""
+    """If brokers are down, everything fails, and attempts matter most."""
     found = pipelines_view(None, ATTEMPTS, NOW)
     assert len(found["pipelines"]) == 6
     assert {one["sentence"] for one in found["pipelines"]} == {"The ledger cannot be read now"}
@@ -171,7 +171,7 @@ def rendered(values: dict[str, Any], name: str = "pipelines.html") -> str:
 
 
 def test_an_error_is_text_and_nothing_else() -> None:
-    """Whoever writes a record's content chooses what an error quotes."""
+    """Writers of records decide what an error quotes."""
     text = rendered(view())
     assert "live member: &lt;script&gt;" in text
     assert "<script>" not in text.replace('<script src="/eos/page.js" defer></script>', "")
@@ -184,7 +184,7 @@ def test_states_are_explained_where_they_stand() -> None:
 
 
 def page_of(pipelines: int) -> tuple[dict[str, Any], str]:
-    """Return the page of so many pipelines, of which the last one failed, as a value and rendered."""
+    """Return the page for this many pipelines, the last one failed, as values and rendered."""
     rows = [committed(f"p{number:03}") for number in range(pipelines)]
     last = pipelines - 1
     tried = [attempt(f"p{number:03}", "success", run_id=f"r{n}") for number in range(last) for n in range(10)]
@@ -194,7 +194,7 @@ def page_of(pipelines: int) -> tuple[dict[str, Any], str]:
 
 
 def test_three_hundred_pipelines_are_one_page_whose_cost_grows_with_them() -> None:
-    """There were seven alphabetical ones; `python -m benchmarks page` has the seconds."""
+    """Once it had seven pages in alphabetical order; `python -m benchmarks page` measures the seconds."""
     page_of(1)  # loads the templates
     _, of_a_hundred = with_calls(lambda: page_of(100))
     (found, text), calls = with_calls(lambda: page_of(300))

@@ -1,4 +1,4 @@
-"""The plugin of the pages: light, off unless it is asked for, and in Airflow's menu."""
+"""The pages' plugin: light, off by default, and in Airflow's menu."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def plugin(monkeypatch: pytest.MonkeyPatch) -> Callable[..., EosPlugin]:
 
 @pytest.mark.parametrize("connection", ["", "  "])
 def test_without_a_connection_there_is_no_page(plugin: Callable[..., EosPlugin], connection: str) -> None:
-    """Neither in the menu nor behind an address."""
+    """It is neither in the menu nor at an address."""
     assert plugin(connection).external_views == plugin(connection).fastapi_apps == []
 
 
@@ -44,7 +44,7 @@ def test_without_a_connection_there_is_no_page(plugin: Callable[..., EosPlugin],
 def test_the_view_is_in_the_menu_below_airflows_own_path(
     plugin: Callable[..., EosPlugin], base_url: str, href: str
 ) -> None:
-    """A frame in Airflow's page, that has an address of its own."""
+    """It is a frame in Airflow's page, with its own address."""
     view, *tabs = plugin(base_url=base_url).external_views
     assert all(tab["href"].startswith(f"{href}of?dag_id={{DAG_ID}}") for tab in tabs)
     assert view == {
@@ -57,7 +57,7 @@ def test_the_view_is_in_the_menu_below_airflows_own_path(
 
 
 def test_tabs_of_dags_runs_and_task_instances_lead_here(plugin: Callable[..., EosPlugin]) -> None:
-    """Workers need no option for it: the API server alone asks. Airflow takes the views for what they are."""
+    """Workers need no option for it: only the API server uses them. Airflow validates the views."""
     from airflow import plugins_manager
     from airflow.api_fastapi.core_api.datamodels.plugins import ExternalViewResponse
 
@@ -75,7 +75,7 @@ def test_tabs_of_dags_runs_and_task_instances_lead_here(plugin: Callable[..., Eo
 
 
 def test_the_pages_are_mounted_at_eos(plugin: Callable[..., EosPlugin]) -> None:
-    """No schema, no docs: nothing that answers without a login."""
+    """They have no schema and no docs: nothing answers without a login."""
     (app,) = plugin().fastapi_apps
     assert app["url_prefix"] == "/eos"
     routes: dict[str, Any] = {route.path: route for route in app["app"].routes}
@@ -85,7 +85,7 @@ def test_the_pages_are_mounted_at_eos(plugin: Callable[..., EosPlugin]) -> None:
 
 
 def test_the_link_of_a_task_leads_to_its_runs_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unless another place for records is set; empty where there are no pages."""
+    """Unless another address for records is configured; empty without pages."""
     record = a_record()
     operator = SimpleNamespace(run_record=record, ledger=None)
     link = LedgerRecordLink()

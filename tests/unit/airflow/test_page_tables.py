@@ -1,4 +1,4 @@
-"""What the page and `airflow eos status` say of the tables that pipelines write."""
+"""Tables that pipelines write, on the page and in `airflow eos status`."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def intent_of(of_run: RunRecord) -> Intent:
 
 @pytest.fixture
 def history() -> HandHistory:
-    """A run that wrote a table, one after it without rows, one of another Dag that is about to publish."""
+    """A run that wrote a table, a later one without rows, and another Dag's with an open INTENT."""
     made = HandHistory(
         record("m1", table=TABLE),
         record("m2", start=10),
@@ -63,7 +63,7 @@ def rendered(template: str, values: dict[str, Any]) -> str:
 
 
 def test_a_pipeline_names_its_table_and_last_snapshot(history: HandHistory) -> None:
-    """Also when its last run had no rows; with the run whose INTENT stands, if the viewer may see its Dag."""
+    """Also if its last run had no rows; with the run of the open INTENT, if the viewer may see its Dag."""
     view = views.pipeline_view(history, Viewer(["mine"]), PIPELINE, NOW)
     assert view["table"] == {
         **{name: TABLE[name] for name in ("sink", "snapshot", "files", "rows")},
@@ -79,7 +79,7 @@ def test_a_pipeline_names_its_table_and_last_snapshot(history: HandHistory) -> N
 
 
 def test_a_run_names_what_it_put_into_its_table(history: HandHistory) -> None:
-    """A run without rows names none."""
+    """A run without rows names no table."""
     page = rendered("run.html", views.run_view(history, Viewer(["mine"]), PIPELINE, "p/m1"))
     assert "1,234" in page
     assert "iceberg:lake/db.t" in page
@@ -87,7 +87,7 @@ def test_a_run_names_what_it_put_into_its_table(history: HandHistory) -> None:
 
 
 def test_open_intents_are_listed_by_age() -> None:
-    """What cannot be read is left out; so are other kinds of record."""
+    """Unreadable records are omitted, and so are other kinds of record."""
     young, old = record("young"), replace(record("old"), staged_at="2001-01-01T00:00:00.000Z")
     values = [
         (keys.intent_key(f"p.cursor.{one.run_id}"), intent_of(one).to_json((1, 2))) for one in (young, old)

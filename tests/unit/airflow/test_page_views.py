@@ -1,4 +1,4 @@
-"""What the pages make of records: by whose Dag they are, and whatever a row does."""
+"""The pages' views of records: selected by the viewer's Dags, and robust against any record."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def listed(history: HandHistory, viewer: Viewer) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def shared() -> HandHistory:
-    """A pipeline under whose name another team's Dag ran last."""
+    """A pipeline whose name another team's Dag used last."""
     return history_of(record("mine", "m1"), record("theirs", "t1", "theirs"))
 
 
@@ -70,7 +70,7 @@ def shared() -> HandHistory:
     ("dag", "run", "topic"), [("mine", "m1", "src"), ("theirs", "t1", "theirs")], ids=["owner", "taker"]
 )
 def test_each_sees_the_records_of_his_dags(shared: HandHistory, dag: str, run: str, topic: str) -> None:
-    """Neither takes the page of the other, nor shows its topics."""
+    """Neither Dag hides the other's page or reveals its topics."""
     viewer = Viewer([dag])
     (row,) = listed(shared, viewer)
     page = views.pipeline_view(shared, viewer, "pipelines.copy", NOW)
@@ -82,7 +82,7 @@ def test_each_sees_the_records_of_his_dags(shared: HandHistory, dag: str, run: s
 
 
 def test_what_others_read_of_the_same_topic_counts(shared: HandHistory) -> None:
-    """Without a name: it is no gap that another Dag has filled."""
+    """Without a name: what another Dag has read is not a gap."""
     history = history_of(
         record("mine", "m1"), record("theirs", "t1", start=10, end=20), record("mine", "m2", start=20, end=30)
     )
@@ -92,7 +92,7 @@ def test_what_others_read_of_the_same_topic_counts(shared: HandHistory) -> None:
 
 
 def test_permission_is_asked_before_the_ledger(shared: HandHistory) -> None:
-    """And of what is shown the ledger is asked."""
+    """The ledger is read only for what may be shown."""
     for name in ("pipelines.copy", "nothing"):
         with pytest.raises(Trouble):
             views.run_of(shared, Viewer(["another"]), name, "p/old")
@@ -103,7 +103,7 @@ def test_permission_is_asked_before_the_ledger(shared: HandHistory) -> None:
 
 
 def test_a_row_that_cannot_be_made_says_so(shared: HandHistory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The others are shown."""
+    """The other rows are shown."""
     shared.pipelines["other"] = PipelineHistory("other")
     shared.pipelines["other"].add(record("mine", "m3", pipeline="other"), 1)
     moments = pipeline_rows.is_since
@@ -138,7 +138,7 @@ def open_now(
 def test_a_transaction_that_nobody_knows_is_shown_to_administrators(
     shared: HandHistory, dag: str, count: int
 ) -> None:
-    """That of a pipeline of others to nobody else; partitions that may be anybody's are counted alone."""
+    """Only they see those of other pipelines; partitions of unknown owners are only counted."""
     names = (FIRST, "airflow-eos.g")
     assert len(open_now(shared, Viewer([dag]), *names)) == count
     rows = open_now(shared, Viewer([dag], is_admin=True), *names)
@@ -154,7 +154,7 @@ def attempt(pipeline: str, group: str = "g", dag_id: str = "another", **changes:
 
 
 def test_a_first_run_is_of_the_pipeline_that_was_tried(shared: HandHistory) -> None:
-    """By its group, or by its name: whoever may see its Dag finds its transaction."""
+    """By its group or its name: a user who may see its Dag sees its transaction."""
     tried = [attempt("never-committed"), attempt("other", "first/group")]
     cursor = "test.cursor.first%2Fgroup"
     rows = open_now(shared, Viewer(["another"]), FIRST, cursor, attempts=tried)
@@ -166,7 +166,7 @@ def test_a_first_run_is_of_the_pipeline_that_was_tried(shared: HandHistory) -> N
 
 
 def test_naming_another_teams_group_shows_nothing_of_it() -> None:
-    """The ledger knows whose group it is."""
+    """The ledger knows the group's owner."""
     history = history_of(record("mine", "m1"))
     group = [*history.pipelines["pipelines.copy"].runs.values()][-1].group_id
     tried = [attempt("taker", group)]
@@ -182,7 +182,7 @@ def of_group(dag: str, run: str, group: str) -> RunRecord:
 @pytest.mark.parametrize("last", ["mine", "theirs"])
 @pytest.mark.parametrize("dag", ["mine", "theirs"])
 def test_under_a_shared_pipeline_name_each_sees_the_transaction_of_his_dags(dag: str, last: str) -> None:
-    """Whichever ran last."""
+    """Whichever Dag ran last."""
     records = [of_group(one, one, f"{one}-group") for one in ("mine", "theirs")]
     history = history_of(*(records if last == "theirs" else reversed(records)))
     names = [one.producer.transactional_id for one in records]
@@ -192,7 +192,7 @@ def test_under_a_shared_pipeline_name_each_sees_the_transaction_of_his_dags(dag:
 
 @pytest.mark.parametrize("name", ["test.cursor.g", "test.partition.pipelines.copy." + "a" * 20])
 def test_partitions_of_a_transaction_that_may_be_another_dags_are_not_named(name: str) -> None:
-    """Under a shared group, or with an id that names the pipeline alone."""
+    """If they share a group, or the id has only the pipeline's name."""
     history = history_of(of_group("mine", "m1", "g"), of_group("theirs", "t1", "g"))
     for viewer in (Viewer(["mine"]), Viewer(["theirs"])):
         (row,) = open_now(history, viewer, name)
@@ -205,7 +205,7 @@ def test_partitions_of_a_transaction_that_may_be_another_dags_are_not_named(name
 def test_health_warns_of_a_transaction_near_its_time_out(
     shared: HandHistory, seconds: int, status: str
 ) -> None:
-    """With the command that ends it; one that is young is a run at work."""
+    """With the command that ends it; a recent one belongs to an active run."""
     (row,) = open_now(shared, Viewer([], is_admin=True), FIRST)
     check = check_of([{**row, "age_seconds": seconds, "timeout_seconds": 60.0, "share": seconds / 60}])
     assert check.status == status
@@ -218,7 +218,7 @@ def test_health_warns_of_a_transaction_near_its_time_out(
 def test_open_transactions_that_are_not_seen_are_not_taken_for_none(
     shared: HandHistory, error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A page that shows more than these says so, and health is not *ok*."""
+    """The page says that there are more than these, and health is not *ok*."""
 
     def refused(**_: object) -> None:
         raise error
@@ -234,7 +234,7 @@ def test_open_transactions_that_are_not_seen_are_not_taken_for_none(
 
 
 def test_a_topic_that_may_not_be_described_is_named(shared: HandHistory) -> None:
-    """Nothing is said of what is left to read, nor that all is well."""
+    """It claims neither a lag nor that all is well."""
     pipeline = shared.pipelines["pipelines.copy"]
     coverage = replace(shared.coverage(pipeline), unseen=("src",))
     row = pipeline_row(shared, Viewer(["mine"]), pipeline, coverage, NOW)
@@ -262,7 +262,7 @@ def of_interval(day: int, run: str, interval: Any = None) -> RunRecord:
 
 
 def test_runs_of_intervals_show_them_and_come_in_their_order() -> None:
-    """A backfill commits in any order, and its run's name holds another date than its interval."""
+    """A backfill commits in any order, and its run id has another date than its interval."""
     history = history_of(of_interval(12, "b"), of_interval(10, "c"), of_interval(11, "a"))
     page = views.pipeline_view(history, Viewer(["mine"]), "pipelines.copy", NOW)
     assert [one["interval"][0][:10] for one in page["runs_shown"]] == [
@@ -276,7 +276,7 @@ def test_runs_of_intervals_show_them_and_come_in_their_order() -> None:
 
 @pytest.mark.parametrize("interval", ["x", [1, 2], ["a"], {"a": 1}])
 def test_what_is_not_an_interval_is_none(interval: Any) -> None:
-    """Whoever wrote it."""
+    """Whatever wrote it."""
     history = history_of(of_interval(12, "b", interval))
     page = views.pipeline_view(history, Viewer(["mine"]), "pipelines.copy", NOW)
     assert page["runs_shown"][0]["interval"] is None
@@ -284,7 +284,7 @@ def test_what_is_not_an_interval_is_none(interval: Any) -> None:
 
 @pytest.mark.parametrize("value", ['"\\ud800"', "NaN", "Infinity", "1e999"])
 def test_json_that_no_answer_can_repeat_is_refused(value: str) -> None:
-    """The answer says what is wrong, without the value."""
+    """The error describes the problem without the value."""
     pages = app.create_app(Desk(app.deployment))
     for dependency in (app._viewer, *(given.dependency for given in pages.router.dependencies)):
         pages.dependency_overrides[dependency] = lambda: Viewer(["mine"])
@@ -298,7 +298,7 @@ def test_json_that_no_answer_can_repeat_is_refused(value: str) -> None:
 
 
 def test_late_records_are_told_of_those_that_were_read() -> None:
-    """As in the record's own words."""
+    """The page has the text of the record."""
     late = record("mine", "m1", mode="interval", records_late=9, receipts=())
     values = views.run_view(history_of(late), Viewer(["mine"]), "pipelines.copy", "p/m1")
     text = templates.get_template("run.html").render(
@@ -327,14 +327,14 @@ def shown_for(asked: Asked, *attempts: Attempt) -> str:
 
 @pytest.mark.parametrize("index", ["", "-1", "{MAP_INDEX}"])
 def test_a_task_instance_leads_to_its_run_and_a_dag_to_its_pipeline(index: str) -> None:
-    """Airflow leaves the place of a map index as it is where a task is not mapped."""
+    """For an unmapped task, Airflow leaves the placeholder of the map index in the address."""
     assert shown_for(Asked("mine", "m1", "copy", index)) == "/run?pipeline=p&key=p%2Fm1"
     assert shown_for(Asked("mine", "m1")) == "/pipeline?name=p"
     assert shown_for(Asked("mine")) == "/pipeline?name=p"
 
 
 def test_a_tab_of_airflow_3_1_leads_to_its_run() -> None:
-    """It puts names into the address as they are, where a plus stands for a blank."""
+    """It does not quote names in the address, where a plus means a blank."""
     scheduled = attempt("q", dag_id="mine", run_id="manual__2026-11-20T22:00:00+00:00 again")
     named = "manual__2026-11-20T22:00:00 00:00 again"
     assert shown_for(Asked("mine", named, "copy"), scheduled) == "/pipeline?name=q"
@@ -343,14 +343,14 @@ def test_a_tab_of_airflow_3_1_leads_to_its_run() -> None:
 
 
 def test_what_never_committed_leads_to_its_attempts() -> None:
-    """And a Dag with several pipelines to the list of them."""
+    """A Dag with several pipelines leads to the list of them."""
     failed = attempt("q", dag_id="mine", run_id="m3")
     assert shown_for(Asked("mine", "m3", "copy"), failed) == "/pipeline?name=q"
     assert shown_for(Asked("mine"), failed) == "/?dag=mine"
 
 
 def test_the_list_of_a_dag_has_its_pipelines_alone() -> None:
-    """Also those that another Dag took over, or that it only tried; none of a Dag with a longer name."""
+    """Also pipelines that another Dag took over, or that it only tried; none of a Dag with a longer name."""
     history = history_of(
         record("etl", "r1", pipeline="orders"),
         record("nightly", "r2", pipeline="orders", start=10, end=20),
@@ -370,7 +370,7 @@ def test_the_list_of_a_dag_has_its_pipelines_alone() -> None:
 
 
 def test_what_was_written_in_a_week_is_a_lower_bound_where_runs_of_it_are_forgotten() -> None:
-    """Memory holds the newest records of a pipeline: a run each minute fills it in less than two days."""
+    """Memory has the newest records of a pipeline: a run per minute fills it in less than two days."""
     of_today = {"staged_at": "2026-11-20T22:00:00.000Z"}
     runs = [record("mine", f"r{n}", start=n, end=n + 1, **of_today) for n in range(3)]
     (row,) = ledger_rows(history_of(*runs), Viewer(["mine"]), NOW).rows
@@ -394,7 +394,7 @@ def test_what_was_written_in_a_week_is_a_lower_bound_where_runs_of_it_are_forgot
 
 @pytest.mark.parametrize("asked", [Asked("theirs"), Asked("mine", "m9", "copy"), Asked("mine", task_id="x")])
 def test_where_no_pipeline_is_known_the_tab_says_so(asked: Asked) -> None:
-    """Whoever may not see a Dag learns nothing of it."""
+    """A user who may not see a Dag learns nothing about it."""
     with pytest.raises(Trouble) as refused:
         shown_for(asked)
     assert refused.value.status == 404
@@ -402,7 +402,7 @@ def test_where_no_pipeline_is_known_the_tab_says_so(asked: Asked) -> None:
 
 
 def test_a_user_without_a_dag_asks_neither_ledger_nor_brokers():
-    """Such a user could only make others wait; an administrator is shown what belongs to no Dag."""
+    """Such a user could only slow others down; an administrator sees what belongs to no Dag."""
     asked = []
     desk = SimpleNamespace(ask=lambda question, user: asked.append(user))
     request = SimpleNamespace(app=SimpleNamespace(state=SimpleNamespace(desk=desk)))

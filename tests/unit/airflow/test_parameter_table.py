@@ -1,4 +1,4 @@
-"""Every literal that can be known is refused when the Dag is parsed, wherever the parameter is taken."""
+"""Every literal that can be checked is checked when the Dag is parsed, in every class that takes it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def copy(df: Any, factor: int = 1) -> Any:
 
 
 def decorated(*, dag: DAG, task_id: str, **given: Any) -> Any:
-    """Make a task by ``@task.kafka_eos`` and call it."""
+    """Create a task with ``@task.kafka_eos`` and call it."""
     with dag:
         return kafka_eos_task(copy, task_id=task_id, **given)()
 
@@ -69,11 +69,11 @@ CLASSES: dict[Any, type] = {
 }
 NOT_CHECKED = {
     decorated: {"process", "op_kwargs"},  # the function and the arguments of its call: Airflow binds them
-    ReplayOffsetRangesOperator: {"ranges"},  # there is no such parameter
+    ReplayOffsetRangesOperator: {"ranges"},  # it has no such parameter
 }
 SINCE_PARSE = "a datetime.timedelta"
 
-# For each parameter: literals that are refused, each with what the error says; literals that are accepted.
+# For each parameter: refused literals, each with its error; accepted literals.
 REFUSED: dict[str, list[tuple[Any, str]]] = {
     "topics": [
         (5, "topics must be the name of a topic, got 5"),
@@ -261,7 +261,7 @@ ACCEPTED: dict[str, list[Any]] = {
     "start": ["earliest", "latest"],
     "poll_interval": [0.5, 30],
 }
-OTHERWISE: dict[Any, dict[str, list[Any]]] = {  # where a class means something else by a name
+OTHERWISE: dict[Any, dict[str, list[Any]]] = {  # where a class uses a name differently
     RunCommittedSensor: {"topics": [(), "a"]},
     ReplayOffsetRangesOperator: {"topics": [["src", "b"], "src"]},
 }
@@ -302,7 +302,7 @@ def test_every_parameter_has_a_rule_with_literals_on_both_sides(kind: Any) -> No
 
 
 def test_no_rule_is_about_a_parameter_that_nothing_takes() -> None:
-    """Rules go with their parameters."""
+    """Rules are removed together with their parameters."""
     taken = set().union(*map(parameters_of, WHOLE))
     assert {row.parameters[0] for row in TABLE} <= taken
     assert set(REFUSED) == set(ACCEPTED) == taken
@@ -310,7 +310,7 @@ def test_no_rule_is_about_a_parameter_that_nothing_takes() -> None:
 
 @pytest.mark.parametrize(("kind", "name", "case"), cases(REFUSED, {}))
 def test_a_wrong_literal_is_refused(dag: DAG, kind: Any, name: str, case: tuple[Any, str]) -> None:
-    """With parameter, value, and what it must be."""
+    """The error has the parameter, its value, and what it must be."""
     value, says = case
     if name == "topics" and kind in EMPTY_TOPICS and value in EMPTY_TOPICS[kind]:
         make(kind, dag, **{name: value})
@@ -326,7 +326,7 @@ def test_a_wrong_literal_is_refused(dag: DAG, kind: Any, name: str, case: tuple[
 
 @pytest.mark.parametrize(("kind", "name", "value"), cases(ACCEPTED, OTHERWISE))
 def test_a_right_literal_is_accepted(dag: DAG, kind: Any, name: str, value: Any) -> None:
-    """Rules refuse what cannot be, and nothing else."""
+    """Rules refuse impossible values, and nothing else."""
     make(kind, dag, **{name: value})
 
 
@@ -427,13 +427,13 @@ RELATIONS: list[tuple[tuple[str, ...], Any, dict[str, Any], str]] = [
 def test_literals_that_do_not_fit_each_other_are_refused(
     dag: DAG, parameters: Any, kind: Any, given: dict[str, Any], says: str
 ) -> None:
-    """Each by itself is right."""
+    """Each literal alone is valid."""
     with pytest.raises(ConfigurationError, match=says):
         make(kind, dag, **given)
 
 
 def test_every_rule_of_several_parameters_has_a_case() -> None:
-    """Those about the Dag have tests of their own: its schedule, and the file of process."""
+    """Rules about the Dag, its schedule and the file of process, have their own tests."""
     pairs = {parameters for parameters, *_ in RELATIONS}
     assert {
         row.parameters[:2] for row in TABLE if len(row.parameters) > 1 and "dag" not in row.parameters
@@ -490,13 +490,13 @@ def test_the_result_of_another_task_is_refused_where_it_would_not_be_resolved(da
     ],
 )
 def test_a_misspelt_parameter_is_named_with_the_near_one(dag: DAG, kind: Any, given: str, says: str) -> None:
-    """Airflow and Python would say which other one is missing."""
+    """Airflow and Python would only name other, missing parameters."""
     with pytest.raises(ConfigurationError, match=says):
         make(kind, dag, **{given: "x"})
 
 
 def test_a_class_of_the_authors_may_take_what_it_likes(dag: DAG) -> None:
-    """Also by a name near to one of ours."""
+    """Also parameters with a name similar to one of ours."""
 
     class Mine(ReadProcessWriteOperator):
         def __init__(self, **kwargs: Any) -> None:
@@ -519,7 +519,7 @@ def test_a_class_of_the_authors_may_take_what_it_likes(dag: DAG) -> None:
 def test_literals_of_a_mapped_task_are_known_when_it_is_parsed(
     dag: DAG, given: dict[str, Any], says: str
 ) -> None:
-    """Those given to ``partial``, or to the decorator; what is expanded is not known."""
+    """Arguments of ``partial``, or of the decorator; expanded ones are unknown."""
     with pytest.raises(ConfigurationError, match=says):
         ReadProcessWriteOperator.partial(task_id="m", dag=dag, process=copy, group_id="g", **given)
     with pytest.raises(ConfigurationError, match=says):
@@ -531,11 +531,11 @@ def test_literals_of_a_mapped_task_are_known_when_it_is_parsed(
 
 
 def test_no_value_of_a_mapping_is_shown(dag: DAG) -> None:
-    """It may be a secret."""
+    """They may be secrets."""
     for name in ("op_kwargs", "config_kwargs"):
         for value in (["hunter2"], {"faktor": "hunter2"}, {5: "hunter2"}):
             if name == "config_kwargs" and value == {"faktor": "hunter2"}:
-                continue  # a setting like any other
+                continue  # an ordinary setting
             with pytest.raises(ConfigurationError, match=name) as refused:
                 make(ReadProcessWriteOperator, DAG("d", schedule=None), **{name: value})
             assert "hunter2" not in str(refused.value)
@@ -596,7 +596,7 @@ assigned = make_process()
 def test_the_file_of_process_is_read_without_importing_it(
     tmp_path: Path, name: str, op_kwargs: dict[str, Any], says: str
 ) -> None:
-    """What imports, decorators and calls give is only known in the task."""
+    """The results of imports, decorators and calls are known only in the task."""
     (tmp_path / "app.py").write_text(APP)
     dag = DAG("d", schedule=None)
     dag.fileloc = str(tmp_path / "dag.py")
@@ -609,7 +609,7 @@ def test_the_file_of_process_is_read_without_importing_it(
 
 
 def test_a_file_that_is_not_python_is_named(tmp_path: Path) -> None:
-    """With the line."""
+    """The error has the line."""
     (tmp_path / "app.py").write_text("def process(df:\n")
     dag = DAG("d", schedule=None)
     dag.fileloc = str(tmp_path / "dag.py")
@@ -618,7 +618,7 @@ def test_a_file_that_is_not_python_is_named(tmp_path: Path) -> None:
 
 
 def test_a_dag_that_a_function_of_another_folder_makes_finds_its_file(tmp_path: Path) -> None:
-    """Airflow gives such a Dag the address of its Dag file once that is read to its end."""
+    """Airflow assigns such a Dag its file's path only after the file has been parsed."""
     (tmp_path / "dags").mkdir()
     (tmp_path / "app.py").write_text("def process(df): ...")
     file = tmp_path / "dags" / "dag.py"
@@ -631,7 +631,7 @@ def test_a_dag_that_a_function_of_another_folder_makes_finds_its_file(tmp_path: 
 
 
 def test_rows_name_classes_that_there_are() -> None:
-    """A renamed class takes its rows with it."""
+    """A renamed class has to take its rows along."""
     names = {base.__name__ for kind in CLASSES.values() for base in kind.__mro__} | {
         "_KafkaEosDecoratedOperator"
     }

@@ -1,4 +1,4 @@
-"""Each moment belongs to exactly one partition, whatever a time zone's clock does."""
+"""Each moment belongs to exactly one partition, whatever clock changes a time zone has."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def partition(schedule: Any, key: str, date: dt.datetime | None, *more: Any, **d
     "duration", [None, DAY, relativedelta(days=1)], ids=["tick", "timedelta", "calendar"]
 )
 def test_a_local_day_ends_where_the_next_one_begins(day: Any, hours: int, duration: Any) -> None:
-    """A day with a change of the clock takes 23 or 25 hours."""
+    """A day with a clock change has 23 or 25 hours."""
     start = pendulum.datetime(*day, tz="Europe/Berlin")
     daily = CronPartitionTimetable("@daily", timezone="Europe/Berlin")
     key = start.strftime("%Y-%m-%dT%H:%M:%S")
@@ -101,7 +101,7 @@ def test_partitions_of_the_scheduler_tile_time(zone: str, moment: dt.datetime, c
     ),
 )
 def test_a_moment_lies_in_the_partition_of_its_key(zone: str, moment: dt.datetime, mapper: Any) -> None:
-    """A record of that moment has the key that the mapper gives it, and is read by that partition alone."""
+    """A record of that moment has the mapper's key, and only that partition reads it."""
     import airflow.partition_mappers.temporal as core
 
     scheduled = getattr(core, mapper.__name__)(timezone=zone)
@@ -114,7 +114,7 @@ def test_a_moment_lies_in_the_partition_of_its_key(zone: str, moment: dt.datetim
 
 @pytest.mark.parametrize("change", ["2026-03-29", "2026-10-25"])
 def test_a_duration_is_counted_by_the_calendar_of_the_dag(change: str) -> None:
-    """Days and months for schedules that say no end; hours stay hours."""
+    """Days and months, for schedules without an end; hours stay hours."""
     start = pendulum.parse(change, tz="Europe/Berlin")
     assert isinstance(start, pendulum.DateTime)
     for duration, end in [
@@ -152,7 +152,7 @@ BY_REGION = ProductMapper(StartOfDayMapper(), StartOfDayMapper())
 def test_what_would_read_a_record_twice_or_never_is_refused(
     schedule: Any, key: str, date: dt.datetime, duration: Any, says: str
 ) -> None:
-    """Other ends than the schedule's, keys that share an interval, and dates without a time zone."""
+    """Ends that differ from the schedule's, keys that share an interval, and dates without a time zone."""
     with pytest.raises(ConfigurationError, match=says):
         partition(schedule, key, date, duration)
 
@@ -174,7 +174,7 @@ def test_a_key_of_several_parts_is_refused_with_a_data_interval_too() -> None:
     ids=["cron", "mapper"],
 )
 def test_a_key_of_another_date_is_refused_with_a_data_interval_too(schedule: Any) -> None:
-    """Two keys that were triggered with one interval would both read all of it; a part of its day may be."""
+    """Two keys triggered with one interval would each read all of it; a part of its day is allowed."""
     day, part = pendulum.datetime(2026, 11, 20), dt.timedelta(hours=6)
     given = {"data_interval_start": day + part, "data_interval_end": day + 2 * part}
     interval = partition(schedule, "2026-11-20", day, **given)
@@ -185,7 +185,7 @@ def test_a_key_of_another_date_is_refused_with_a_data_interval_too(schedule: Any
 
 @pytest.mark.parametrize("schedule", [None, PartitionedAssetTimetable(assets=Asset("a"))])
 def test_a_data_interval_counts_where_the_schedule_gives_keys_no_date(schedule: Any) -> None:
-    """As the interval of its Dag run says."""
+    """The interval of the Dag run is used."""
     assert partition(schedule, "k", None, data_interval_start=MIDNIGHT, data_interval_end=MIDNIGHT + DAY)
 
 
@@ -206,13 +206,13 @@ def test_a_data_interval_counts_where_the_schedule_gives_keys_no_date(schedule: 
 )
 @pytest.mark.parametrize("end", [MIDNIGHT, MIDNIGHT + DAY], ids=["empty", "interval"])
 def test_a_run_whose_key_is_gone_is_refused(schedule: Any, duration: Any, end: dt.datetime) -> None:
-    """clearPartitions takes it: an interval under a name of its own is what its partition has read."""
+    """clearPartitions removes it: the partition was read under another name than the interval's."""
     with pytest.raises(ConfigurationError, match=r"has no partition key.*clearPartitions"):
         ranges_of(schedule, duration, data_interval_start=MIDNIGHT, data_interval_end=end)
 
 
 def test_interval_ends_are_moments() -> None:
-    """An hour at the end of summer time is not empty; one that ends before it starts is refused."""
+    """The repeated hour at the end of summer time is not empty; a reversed interval is refused."""
     berlin = zoneinfo.ZoneInfo("Europe/Berlin")
     first, second = (dt.datetime(2026, 10, 25, 2, 30, tzinfo=berlin, fold=fold) for fold in (0, 1))
     hour = Interval(first, second)
@@ -223,7 +223,7 @@ def test_interval_ends_are_moments() -> None:
 
 
 def test_interval_beyond_the_calendar_is_a_value_error() -> None:
-    """As other intervals that cannot be: Berlin's first midnight is in no year of UTC."""
+    """Like other impossible intervals: Berlin's first midnight is before the first year in UTC."""
     first = dt.datetime.min.replace(tzinfo=zoneinfo.ZoneInfo("Europe/Berlin"))
     with pytest.raises(ValueError, match=r"start 0001-01-01T00:00:00.* is not in the years 1 to 9999 of UTC"):
         Interval(first, MIDNIGHT)

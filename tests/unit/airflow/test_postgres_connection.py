@@ -22,7 +22,7 @@ def connection(monkeypatch):
 
 
 def test_the_fields_are_parameters_of_libpq(connection):
-    """As Airflow's hook for PostgreSQL has them; what that hook takes for itself is left out."""
+    """As in Airflow's PostgreSQL hook; parameters that only the hook uses are omitted."""
     extra = {"sslmode": "verify-full", "connect_timeout": 5, "cursor": "dictcursor", "iam": 0}
     connection(
         host="db", port=5433, schema="shop", login="loader", password="s3cret", extra=json.dumps(extra)
@@ -43,7 +43,7 @@ def test_the_fields_are_parameters_of_libpq(connection):
 
 
 def test_passwords_are_masked(connection, monkeypatch):
-    """In whatever logs a task writes."""
+    """In all logs of a task."""
     masked = []
     monkeypatch.setattr("airflow_eos.hooks.masked_connection.mask_secret", masked.append)
     connection(host="db", login="loader", password="s3cret", extra=json.dumps({"sslpassword": "pin"}))
@@ -52,7 +52,7 @@ def test_passwords_are_masked(connection, monkeypatch):
 
 
 def test_a_connection_that_cannot_be_used_is_refused(connection):
-    """With its id, and what is wrong."""
+    """The error has its id, and the problem."""
     with pytest.raises(UnknownTable, match=r"connection='warehouse'.: Airflow found no such connection"):
         with_connection(TABLE)
     connection(host="db", extra=json.dumps({"iam": True}))
@@ -77,6 +77,6 @@ def test_a_connection_that_cannot_be_used_is_refused(connection):
     ],
 )
 def test_a_table_is_refused_where_it_is_written(fields, message):
-    """Parameter and value are named."""
+    """The constructor's error has parameter and value."""
     with pytest.raises(ConfigurationError, match=message):
         PostgresTable(**{"name": "public.t", **fields})

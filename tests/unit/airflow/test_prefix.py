@@ -1,4 +1,4 @@
-"""A prefix with a dot is refused wherever one is given: an ACL of "eos." would cover the ids of "eos.x"."""
+"""A prefix with a dot is always refused: an ACL on "eos." would cover the ids of "eos.x"."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def an_operator(dag: DAG, prefix: str) -> ReadProcessWriteOperator:
 
 
 def test_a_dag_with_such_a_prefix_is_not_parsed(dag: DAG) -> None:
-    """Neither an operator nor a sensor; what is templated is not known yet."""
+    """Neither with an operator nor with a sensor; a template is unknown until it is rendered."""
     with REFUSED:
         an_operator(dag, "eos.x")
     with REFUSED:
@@ -34,7 +34,7 @@ def test_a_dag_with_such_a_prefix_is_not_parsed(dag: DAG) -> None:
 
 
 def test_a_template_that_renders_one_fails_the_task(dag: DAG) -> None:
-    """Before a broker is asked."""
+    """Before any request to a broker."""
     operator = an_operator(dag, "{{ params.prefix }}")
     operator.prefix = "eos.x"
     with REFUSED:
@@ -46,7 +46,7 @@ def test_a_template_that_renders_one_fails_the_task(dag: DAG) -> None:
 
 
 def test_the_configuration_is_refused_when_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As for a parameter, with the same words."""
+    """Like a parameter, with the same message."""
     monkeypatch.setenv("AIRFLOW__EOS__PREFIX", "eos.x")
     with REFUSED:
         settings.default_prefix()

@@ -17,7 +17,7 @@ from airflow_eos.operators.retriable import is_final
 
 @pytest.fixture
 def app(tmp_path: Path) -> Iterator[Path]:
-    """A Dag folder beside an app that imports its neighbour."""
+    """A Dag folder next to an app that imports its neighbour."""
     modules, path, shipped = set(sys.modules), list(sys.path), cloudpickle.list_registry_pickle_by_value()
     (tmp_path / "dags").mkdir()
     (tmp_path / "apps").mkdir()
@@ -95,7 +95,7 @@ def test_author_modules_travel_to_executors_as_code(app: Path) -> None:
 
 
 def test_installed_modules_are_named_not_shipped() -> None:
-    """Executors have the installed packages: their code is not sent along."""
+    """Executors have installed packages: their code is not shipped."""
     before = cloudpickle.list_registry_pickle_by_value()
     ship_by_value(partial(load_process("json:dumps", relative_to=Path())))
     ship_by_value(len)
@@ -118,7 +118,7 @@ def test_module_that_the_driver_cannot_load_is_told_to_the_submitting_task(
     error: str,
     final: bool,
 ) -> None:
-    """With code 0 the application would have succeeded for its cluster; other codes give no reason."""
+    """With code 0 the cluster would report success; other codes have no reason."""
     (app.parent / "apps" / "eos_unloadable.py").write_text(code)
     monkeypatch.syspath_prepend(str(app.parent / "apps"))
     arguments = [PROCESS_OPTION, "eos_unloadable:process", SPEC_OPTION, "folder/spec-1.json"]

@@ -17,14 +17,14 @@ from airflow_eos.provider_info import get_provider_info
 
 
 def test_info_is_valid_under_airflows_own_schema() -> None:
-    """Airflow's provider manager accepts what we say about ourselves."""
+    """Airflow's provider manager accepts our description."""
     text = importlib.resources.files("airflow").joinpath("provider_info.schema.json").read_text()
     jsonschema.validate(get_provider_info(), json.loads(text))
 
 
 @pytest.mark.parametrize("kind", ["operators", "sensors", "hooks", "triggers"])
 def test_every_listed_module_exists(kind: str) -> None:
-    """No module is announced that cannot be imported."""
+    """Every announced module can be imported."""
     modules = [name for entry in get_provider_info()[kind] for name in entry["python-modules"]]
     assert modules
     for name in modules:
@@ -77,7 +77,7 @@ def test_version_is_the_package_version() -> None:
 
 
 def test_every_option_is_read_and_has_the_documented_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What [eos] documents is what the operator does without configuration."""
+    """The defaults documented for [eos] are those of the operator without configuration."""
     documented: dict[str, Any] = get_provider_info()["config"]["eos"]["options"]
     assert set(documented) == {
         "prefix",

@@ -67,11 +67,11 @@ def execute(operator: ReadProcessWriteOperator, **dag_run: Any) -> Any:
     return operator.execute(make_context(operator, **dag_run))
 
 
-# -- what the run is told ---------------------------------------------------------------------------------
+# -- what the run gets -----------------------------------------------------------------------------------
 
 
 def test_an_iteration_of_a_loop_is_no_run(dag: DAG, runs: list[FakeRun]) -> None:
-    """It is refused before anything is asked: the iterations have one identity."""
+    """It is refused before any request: the iterations have the same identity."""
     operator = make(dag)
     context = make_context(operator)
     context["loop"] = SimpleNamespace(index=1, max_iterations=5, previous=None)
@@ -81,7 +81,7 @@ def test_an_iteration_of_a_loop_is_no_run(dag: DAG, runs: list[FakeRun]) -> None
 
 
 def test_run_is_named_by_dag_task_and_run(dag: DAG, runs: list[FakeRun]) -> None:
-    """Pipeline, run id and try come from Airflow when the author names nothing."""
+    """Pipeline, run id and try come from Airflow unless the author names them."""
     execute(make(dag), try_number=2)
     spec = runs[0].spec
     assert (spec.pipeline, spec.run_id, spec.clear_number, spec.try_number) == (
@@ -98,7 +98,7 @@ def test_run_is_named_by_dag_task_and_run(dag: DAG, runs: list[FakeRun]) -> None
 def test_the_log_names_the_connection(
     dag: DAG, runs: list[FakeRun], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Errors name addresses only; without its secrets."""
+    """Its errors have addresses only; the log has no secrets."""
     execute(make(dag))
     said = capsys.readouterr().out
     assert "Kafka connection 'kafka_default': broker:9092" in said
@@ -108,7 +108,7 @@ def test_the_log_names_the_connection(
 def test_a_table_reaches_the_run_with_the_connection_of_its_catalog(
     dag: DAG, runs: list[FakeRun], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The Dag names a connection; a connection that is missing ends the try before anything is asked."""
+    """The Dag names a connection; if that is missing, the try ends before any request."""
     table = IcebergTable("db.flights", catalog="lake", branch="audit")
     with pytest.raises(UnknownTable, match="catalog='lake'"):
         execute(make(dag, sink_topic=None, sink=table))
@@ -130,7 +130,7 @@ def test_a_table_reaches_the_run_with_the_connection_of_its_catalog(
     ids=lambda table: table.KIND,
 )
 def test_a_table_is_retried_while_the_api_server_is_away(table: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """To a task, Airflow says of a connection that its API server did not give that it does not exist."""
+    """If its API server does not answer, Airflow tells a task that the connection does not exist."""
     supervisor = mock.Mock(send=mock.Mock(side_effect=AirflowException("API_SERVER_ERROR")))
     monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", supervisor, raising=False)
     with pytest.raises(EosError, match="API server") as raised:
@@ -140,7 +140,7 @@ def test_a_table_is_retried_while_the_api_server_is_away(table: Any, monkeypatch
 
 
 def test_every_parameter_reaches_the_run(dag: DAG, runs: list[FakeRun]) -> None:
-    """No parameter of the operator is dropped on its way to the specification."""
+    """The specification has every parameter of the operator."""
     ledger = LedgerSettings(topic="books", create=False)
     execute(
         make(
@@ -171,7 +171,7 @@ def test_every_parameter_reaches_the_run(dag: DAG, runs: list[FakeRun]) -> None:
 def test_the_runs_origin_is_this_airflow(
     dag: DAG, runs: list[FakeRun], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every try of every task names the same environment."""
+    """All tries of all tasks name the same environment."""
     monkeypatch.setenv("AIRFLOW__API__BASE_URL", "https://airflow.example.com/team")
     execute(make(dag))
     assert runs[0].spec.origin == "airflow.example.com/team"
@@ -185,14 +185,14 @@ def test_retry_after_a_neighbour_was_cleared_is_the_same_work(dag: DAG, runs: li
 
 
 def test_retries_that_were_lowered_are_no_clear(dag: DAG, runs: list[FakeRun]) -> None:
-    """A task instance keeps the ``max_tries`` it was made with; its run was never cleared."""
+    """A task instance keeps the ``max_tries`` from its creation; its run was never cleared."""
     operator = make(dag)
     execute(operator, clear_number=0, try_number=2, max_tries=(operator.retries or 0) + 3)
     assert runs[0].spec.clear_number == 0
 
 
 def test_each_clear_of_the_task_is_other_work(dag: DAG, runs: list[FakeRun]) -> None:
-    """A clear gives a number that no earlier life had, and its retries keep it."""
+    """A clear gets a number that no earlier one had, and its retries keep it."""
     operator = make(dag)
     lives = [
         {"clear_number": 0, "try_number": 1, "max_tries": 2},
@@ -209,7 +209,7 @@ def test_each_clear_of_the_task_is_other_work(dag: DAG, runs: list[FakeRun]) -> 
 def test_a_run_names_the_task_that_wants_it(
     dag: DAG, runs: list[FakeRun], index: int | None, recorded: int
 ) -> None:
-    """Whatever its pipeline is called: its record belongs to a Dag."""
+    """Whatever its pipeline's name: its record belongs to a Dag."""
     execute(make(dag, pipeline="renamed"), map_index=index, start_date=START)
     assert runs[0].spec.task == {
         "dag_id": "pipelines",
@@ -224,7 +224,7 @@ def test_a_run_names_the_task_that_wants_it(
 def test_a_kill_before_there_is_a_run_reaches_it(
     dag: DAG, runs: list[FakeRun], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Airflow goes on with the task behind ``on_kill``: a run made later must know that it shall end."""
+    """Airflow continues the task after ``on_kill``: a run made later must know that it was killed."""
     operator = make(dag)
     build_spec = operator.build_spec
 
@@ -252,7 +252,7 @@ def test_a_clear_makes_no_ledger_unless_one_was_begun(
     life: dict[str, Any],
     may_create: MayCreate,
 ) -> None:
-    """Who remembered the ledger of a run that is cleared long after may have forgotten it."""
+    """The evidence of its ledger may have expired if a run is cleared long after."""
     operator = make(dag)
     execute(operator, **life)
     assert runs[0].spec.may_create_ledger is may_create
@@ -264,7 +264,7 @@ def test_a_clear_makes_no_ledger_unless_one_was_begun(
 def test_eos_section_gives_the_defaults(
     dag: DAG, runs: list[FakeRun], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Prefix and ledger come from [eos] when the task runs."""
+    """Prefix and ledger come from [eos] at run time."""
     monkeypatch.setenv("AIRFLOW__EOS__PREFIX", "prod-eu")
     monkeypatch.setenv("AIRFLOW__EOS__LEDGER_TOPIC", "prod-ledger")
     monkeypatch.setenv("AIRFLOW__EOS__CREATE_LEDGER", "False")
@@ -283,7 +283,7 @@ def test_data_interval_of_the_run_is_read(dag: DAG, runs: list[FakeRun]) -> None
 
 
 def test_offsets_are_skipped_for_one_run(dag: DAG, runs: list[FakeRun]) -> None:
-    """By a template from the Dag run's configuration, or as the author writes them."""
+    """By a template of the Dag run's configuration, or as a literal."""
     operator = make(dag)
     context = make_context(operator)
     for wanted in ([["src", 0, 3, 5]], []):
@@ -303,7 +303,7 @@ def test_offsets_are_skipped_for_one_run(dag: DAG, runs: list[FakeRun]) -> None:
 
 
 def test_deleted_records_are_accepted_for_one_run_of_an_interval(dag: DAG, runs: list[FakeRun]) -> None:
-    """A template decides, Dag run by Dag run; for a cursor there is another way."""
+    """A template decides for each Dag run; a cursor has another way."""
     accepted = Interval(START, START + DAY, accept_deleted=True)
     operator = make(dag, ranges="data_interval")
     context = make_context(operator)
@@ -325,7 +325,7 @@ def test_deleted_records_are_accepted_for_one_run_of_an_interval(dag: DAG, runs:
 
 
 def test_partition_of_the_run_is_read(dag: DAG, runs: list[FakeRun]) -> None:
-    """A partitioned Dag run reads its partition, named by its key."""
+    """A partitioned Dag run reads its partition, which its key names."""
     operator = make(dag, ranges="data_interval", partition_duration=DAY)
     no_interval = {"data_interval_start": None, "data_interval_end": None}
     execute(operator, partition_key="2026-11-20", partition_date=START, **no_interval)
@@ -350,7 +350,7 @@ def test_a_date_far_from_the_interval_that_is_read_is_a_warning(
     warned: bool,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A run that is triggered for a day of the past reads another: green, and the day is not read."""
+    """A run triggered for a past day reads another interval: success, although that day is not read."""
     execute(make(dag, ranges="data_interval"), logical_date=logical_date)
     assert runs[0].spec.ranges == Interval(START, START + DAY)
     assert ("does not choose the interval" in caplog.text) is warned
@@ -360,7 +360,7 @@ def test_a_date_far_from_the_interval_that_is_read_is_a_warning(
 def test_a_triggered_run_of_a_trigger_timetable_warns_of_the_overlap(
     runs: list[FakeRun], run_type: str, warned: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its interval ends when it was triggered, and the next scheduled run reads from the last tick on."""
+    """Its interval ends at the trigger, and the next scheduled run starts from the last tick."""
     schedule = CronTriggerTimetable("@daily", timezone="UTC", interval=DAY)
     execute(make(DAG("daily", schedule=schedule), ranges="data_interval"), run_type=run_type)
     assert len(runs) == 1
@@ -371,7 +371,7 @@ def test_a_triggered_run_of_a_trigger_timetable_warns_of_the_overlap(
 def test_what_the_dag_run_before_has_read_is_a_warning(
     dag: DAG, runs: list[FakeRun], end: dt.datetime, warned: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As after a change of the Dag's time zone: green, and hours are read twice."""
+    """As after a change of the Dag's time zone: success, although hours are read twice."""
     operator = make(dag, ranges="data_interval")
     before = {"prev_data_interval_start_success": START - DAY, "prev_data_interval_end_success": end}
     operator.execute({**make_context(operator), **before})
@@ -380,7 +380,7 @@ def test_what_the_dag_run_before_has_read_is_a_warning(
 
 
 def test_given_ranges_are_taken_as_they_are(dag: DAG, runs: list[FakeRun]) -> None:
-    """Explicit ranges are not touched by the Dag run's interval."""
+    """The Dag run's interval does not change explicit ranges."""
     ranges = Explicit((OffsetRange("src", 0, 1, 2),))
     execute(make(dag, ranges=ranges))
     assert runs[0].spec.ranges == ranges
@@ -428,14 +428,14 @@ def test_cursor_tasks_run_one_at_a_time_unless_the_author_says_otherwise(dag: DA
 
 
 def test_default_args_set_the_limit_too() -> None:
-    """The cursor's default gives way to the Dag's default_args."""
+    """The Dag's default_args override the cursor's default."""
     dag = DAG("limited", schedule=None, default_args={"max_active_tis_per_dag": 7})
     assert make(dag).max_active_tis_per_dag == 7
 
 
 @pytest.mark.parametrize("policy", [TransactionRetryPolicy(), None])
 def test_default_args_set_the_retry_policy_too(policy: Any) -> None:
-    """This package's policy gives way to the Dag's default_args, and to None: Airflow's own rules."""
+    """The Dag's default_args override this package's policy, also None, which means Airflow's own rules."""
     given = make(DAG("given", schedule=None, default_args={"retry_policy": policy}))
     assert given.retry_policy is policy
     assert type(make(DAG("plain", schedule=None)).retry_policy).__name__ == "TransactionRetryPolicy"
@@ -445,7 +445,7 @@ def test_default_args_set_the_retry_policy_too(policy: Any) -> None:
 
 
 def test_found_run_starts_no_spark(dag: DAG, runs: list[FakeRun], spark_starts: list[dict[str, str]]) -> None:
-    """A run that the ledger answers costs no JVM."""
+    """A run with a record in the ledger starts no JVM."""
     FakeRun.outcome = a_record(found=True)
     assert execute(make(dag))["found"] is True
     assert spark_starts == []
@@ -454,7 +454,7 @@ def test_found_run_starts_no_spark(dag: DAG, runs: list[FakeRun], spark_starts: 
 def test_spark_starts_when_the_run_asks_for_it(
     dag: DAG, runs: list[FakeRun], spark_starts: list[dict[str, str]]
 ) -> None:
-    """Without a connection Spark runs here; config_kwargs win."""
+    """Without a connection Spark runs locally; config_kwargs take precedence."""
     FakeRun.asks_for_spark = True
     execute(make(dag, config_kwargs={"spark.sql.shuffle.partitions": 4}))
     assert spark_starts == [
@@ -474,7 +474,7 @@ def test_spark_starts_when_the_run_asks_for_it(
 def test_the_jvm_is_told_whether_records_pass_it(
     dag: DAG, runs: list[FakeRun], monkeypatch: pytest.MonkeyPatch, is_arrow: bool
 ) -> None:
-    """Those of an Arrow process do not, however many they are."""
+    """With an Arrow process they do not, however many there are."""
     told: list[bool] = []
 
     def start(_session: TaskSession, _offsets: int, *, rows: bool) -> FakeSession:
@@ -495,7 +495,7 @@ def test_credentials_in_clear_are_refused_by_what_the_session_has(
     monkeypatch: pytest.MonkeyPatch,
     encrypted: bool,
 ) -> None:
-    """What spark-defaults.conf sets is known once Spark runs, and nothing secret was sent by then."""
+    """spark-defaults.conf is known only once Spark runs, but no secret was sent by then."""
     monkeypatch.setenv("AIRFLOW__EOS__REQUIRE_ENCRYPTED_SPARK", "True")
     on = {"spark.authenticate": "true", "spark.network.crypto.enabled": "true"}
     found = {"spark.master": "spark://master:7077", **(on if encrypted else {})}
@@ -523,7 +523,7 @@ def test_process_gets_the_rendered_arguments(dag: DAG, runs: list[FakeRun]) -> N
 
 
 def test_return_value_is_a_small_json_summary(dag: DAG, runs: list[FakeRun]) -> None:
-    """XCom gets counts and ranges, nothing that does not survive JSON."""
+    """XCom gets counts and ranges, all of which JSON can represent."""
     summary = execute(make(dag))
     assert json.loads(json.dumps(summary)) == summary
     assert (summary["records_read"], summary["records_written"]) == (10, 10)
@@ -545,7 +545,7 @@ def test_outlet_events_tell_what_was_written(dag: DAG, runs: list[FakeRun]) -> N
 def test_outlet_events_of_references_tell_the_same(
     runs: list[FakeRun], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Asset.ref() names an asset of another Dag; a name that Airflow cannot resolve now fails no commit."""
+    """Asset.ref() names an asset of another Dag; an unresolvable name fails no commit."""
     asset = Asset("out", uri="kafka://broker:9092/out")
 
     def resolve(_: Any, reference: Any) -> Any:
@@ -565,7 +565,7 @@ def test_outlet_events_of_references_tell_the_same(
 
 
 def test_events_and_xcom_name_the_table_that_got_the_rows(dag: DAG, runs: list[FakeRun]) -> None:
-    """The event of an asset counts the table's rows; a topic's asset beside it has none of them."""
+    """An event of the table's asset counts its rows; the asset of a topic counts none."""
     table = {"sink": "iceberg:lake/db.t", "uuid": "u", "snapshot": 7, "files": 2, "rows": 9}
     FakeRun.outcome = a_record(receipts=(), details={"table": table})
     flights, topic = Asset("flights", uri="x://lake/db/t"), Asset("out", uri="kafka://broker:9092/out")
@@ -580,7 +580,7 @@ def test_events_and_xcom_name_the_table_that_got_the_rows(dag: DAG, runs: list[F
 
 @pytest.fixture
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """A clock that only pauses move; the pauses that were made."""
+    """A clock that moves only by pauses; lists the pauses."""
     made: list[float] = []
     clock = SimpleNamespace(monotonic=lambda: sum(made), sleep=made.append)
     monkeypatch.setattr("airflow_eos.operators.last_answer.time", clock)
@@ -591,21 +591,21 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def test_commit_that_another_attempt_made_is_this_trys_success(
     dag: DAG, runs: list[FakeRun], error: Exception
 ) -> None:
-    """Also on the last try: a retry that nobody is left to make would have found it."""
+    """Also on the last try: no later retry would find it."""
     FakeRun.outcome, FakeRun.ledger = error, [a_record(found=True)]
     assert execute(make(dag), try_number=3)["found"] is True
 
 
 @pytest.mark.parametrize("said", [None, AuthorizationFailed("no READ on the ledger")])
 def test_fenced_try_without_a_commit_fails_as_fenced(dag: DAG, runs: list[FakeRun], said: Any) -> None:
-    """What the ledger does not know, or does not say, leaves the error as it is: the retry policy decides."""
+    """If the ledger has no record, or no answer, the error stays: the retry policy decides."""
     FakeRun.outcome, FakeRun.ledger = RunFenced("by epoch 7"), [said]
     with pytest.raises(RunFenced, match="epoch 7"):
         execute(make(dag))
 
 
 def test_fenced_by_a_run_that_on_committed_refuses_fails_for_good(dag: DAG, runs: list[FakeRun]) -> None:
-    """``on_committed="fail"`` holds for a commit that is found late, too."""
+    """``on_committed="fail"`` also applies to a commit that is found late."""
     FakeRun.outcome, FakeRun.ledger = RunFenced("by epoch 7"), [RunAlreadyCommitted("by run r0")]
     with pytest.raises(RunAlreadyCommitted):
         execute(make(dag, on_committed="fail"))
@@ -614,7 +614,7 @@ def test_fenced_by_a_run_that_on_committed_refuses_fails_for_good(dag: DAG, runs
 def test_ledger_is_asked_until_the_brokers_are_back(
     dag: DAG, runs: list[FakeRun], pauses: list[float]
 ) -> None:
-    """Brokers that are away for some minutes hide no commit; longer, and the try fails as it did."""
+    """Some minutes without brokers hide no commit; after that the try fails with its own error."""
     away = BrokersUnavailable("no broker answered")
     FakeRun.outcome, FakeRun.ledger = OutcomeUnknown("no coordinator"), [away] * 8 + [a_record(found=True)]
     assert execute(make(dag))["found"] is True
@@ -667,7 +667,7 @@ FINAL = {
 def test_each_error_retries_or_fails_as_the_table_says(
     dag: DAG, runs: list[FakeRun], kind: type[EosError]
 ) -> None:
-    """Errors that stay until somebody acts fail the task; all others, RunFenced included, retry."""
+    """Errors that need a person fail the task; all others, including RunFenced, are retried."""
     assert kind.__name__ in vars(exceptions)
     error = kind.__new__(kind, "the reason")
     error.args = ("the reason",)
@@ -694,21 +694,21 @@ def test_each_error_retries_or_fails_as_the_table_says(
 def test_what_process_asks_of_airflow_is_done(
     dag: DAG, runs: list[FakeRun], asked: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The exception itself, so that Airflow does it whatever the task's retry policy is."""
+    """The exception itself is raised, so that Airflow acts on it whatever the task's retry policy is."""
     FakeRun.outcome = ProcessFailed("process failed: no")
     FakeRun.outcome.__cause__ = asked
     with caplog.at_level("INFO"), pytest.raises(type(asked)) as caught:
         execute(make(dag))
     assert caught.value is asked
     skipped = isinstance(asked, AirflowSkipException)
-    assert ("nothing of this run is committed" in caplog.text) == skipped
+    assert ("nothing of this run, or of this round, is committed" in caplog.text) == skipped
 
 
 @pytest.mark.parametrize("name", ["AirflowSkipException", "AirflowFailException"])
 def test_what_process_asks_of_airflow_on_an_executor_is_done(
     dag: DAG, runs: list[FakeRun], name: str
 ) -> None:
-    """There only the names of the classes are known."""
+    """Only the names of the classes are known there."""
     raised = ("mine.Special", f"airflow.exceptions.{name}", "builtins.Exception")
     FakeRun.outcome = ProcessFailed("process failed at src-0, offset 7", raised=raised)
     with pytest.raises(Exception, match="process failed at src-0, offset 7") as caught:
@@ -717,7 +717,7 @@ def test_what_process_asks_of_airflow_on_an_executor_is_done(
 
 
 def test_what_process_asked_in_vain_stays_its_failure(dag: DAG, runs: list[FakeRun]) -> None:
-    """Airflow's other exceptions, such as a connection that is missing, are failures like any other."""
+    """Airflow's other exceptions, such as for a missing connection, are ordinary failures."""
     FakeRun.outcome = ProcessFailed("process failed", raised=("airflow.exceptions.AirflowNotFoundException",))
     FakeRun.outcome.__cause__ = AirflowNotFoundException("no connection")
     with pytest.raises(ProcessFailed):
@@ -725,7 +725,7 @@ def test_what_process_asked_in_vain_stays_its_failure(dag: DAG, runs: list[FakeR
 
 
 def test_nothing_read_succeeds_or_skips_as_the_author_says(dag: DAG, runs: list[FakeRun]) -> None:
-    """on_empty: an empty run is committed either way; skip leaves downstream tasks out."""
+    """on_empty: an empty run commits in both cases; skip also skips downstream tasks."""
     FakeRun.outcome = a_record(records_read_by_partition={"src-0": 0}, receipts=())
     assert execute(make(dag))["records_read"] == 0
     with pytest.raises(AirflowSkipException, match="committed"):
@@ -737,7 +737,7 @@ def test_nothing_read_succeeds_or_skips_as_the_author_says(dag: DAG, runs: list[
 
 
 def test_on_kill_ends_this_attempt_only(dag: DAG, runs: list[FakeRun]) -> None:
-    """on_kill reaches the run of this process."""
+    """on_kill kills the run of this process."""
     operator = make(dag)
     execute(operator)
     operator.on_kill()
@@ -745,12 +745,12 @@ def test_on_kill_ends_this_attempt_only(dag: DAG, runs: list[FakeRun]) -> None:
 
 
 class TimedOut(BaseException):
-    """As Airflow's ``AirflowTaskTimeout``."""
+    """Like Airflow's ``AirflowTaskTimeout``."""
 
 
 @contextlib.contextmanager
 def time_out() -> Iterator[None]:
-    """Airflow's ``execution_timeout``: a signal raises it once, wherever the task is."""
+    """Airflow's ``execution_timeout``: a signal raises it once, at any point of the task."""
 
     def interrupt(*_: Any) -> None:
         raise TimedOut
@@ -767,7 +767,7 @@ def time_out() -> Iterator[None]:
 def test_a_time_out_that_python_drops_is_raised_again(
     dag: DAG, runs: list[FakeRun], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It comes in the callback of a weak reference, as while Spark's modules are imported: it was lost."""
+    """It was lost in the callback of a weak reference, for example while Spark's modules are imported."""
     dropped: list[Any] = []
 
     def hang(_: Any) -> Any:
@@ -789,7 +789,7 @@ def test_a_time_out_that_python_drops_is_raised_again(
 
 
 def test_secrets_stay_in_the_connection(dag: DAG, runs: list[FakeRun]) -> None:
-    """The password is in the configuration handed to the run, and nowhere a reader of Airflow looks."""
+    """The password is in the configuration for the run, and in nothing that Airflow shows."""
     operator = make(dag)
     execute(operator)
     spec = runs[0].spec
@@ -826,7 +826,7 @@ def test_fields_are_templated(dag: DAG, runs: list[FakeRun]) -> None:
 
 @pytest.mark.parametrize("dag_id", ["한국어_집계", "d" * 250, "a.b-c_d", "ćwiczenie"])
 def test_any_dag_id_that_airflow_allows_names_a_pipeline(runs: list[FakeRun], dag_id: str) -> None:
-    """Kafka takes any text in ids, and so no `pipeline=` is needed."""
+    """Kafka accepts any text in ids, so no `pipeline=` is needed."""
     operator = ReadProcessWriteOperator(
         task_id="t" * 250,
         dag=DAG(dag_id, schedule=None),
@@ -855,7 +855,7 @@ def test_any_dag_id_that_airflow_allows_names_a_pipeline(runs: list[FakeRun], da
 def test_a_list_of_topics_may_be_rendered(
     runs: list[FakeRun], template: Any, given: Any, read: tuple[str, ...], native: bool
 ) -> None:
-    """As its text, or as the list itself where the Dag renders native objects."""
+    """As its text, or as the list itself if the Dag renders native objects."""
     operator = make(DAG("pipelines", schedule=None, render_template_as_native_obj=native), topics=template)
     context = make_context(operator)
     operator.render_template_fields({**context, "params": {"topics": given}})
@@ -894,7 +894,7 @@ def test_what_a_native_template_makes_of_a_name_is_said(
 
 
 def test_wrong_names_fail_at_once(dag: DAG, runs: list[FakeRun]) -> None:
-    """What RunSpec refuses is the author's to fix."""
+    """The author has to fix what RunSpec refuses."""
     with pytest.raises(ConfigurationError, match="transactional id"):
         execute(make(dag, group_id="a" * 8_001))
 
@@ -930,7 +930,7 @@ def test_mapped_instances_that_would_be_one_run_are_refused(dag: DAG, runs: list
 
 
 def test_mapped_instances_with_a_pipeline_each_are_runs_of_their_own(dag: DAG, runs: list[FakeRun]) -> None:
-    """Expanded or templated, the author's name is what tells them apart."""
+    """Expanded or templated, the author's name tells them apart."""
     mapped = ReadProcessWriteOperator.partial(
         task_id="mapped", dag=dag, process=copy, topics=["src"], sink_topic="out", pipeline="by.{{ region }}"
     ).expand(group_id=["eu", "us"])

@@ -29,7 +29,7 @@ def make(dag: DAG, **changes: Any) -> ReplayOffsetRangesOperator:
 
 @pytest.mark.parametrize("given", [False, "", "false", None, 1.5])
 def test_replay_without_confirmation_reads_nothing(dag: DAG, runs: list[FakeRun], given: Any) -> None:
-    """Consumers would see output again: somebody has to say so."""
+    """Consumers would see output again, so somebody has to confirm it."""
     operator = make(dag, confirm="{{ params.confirm }}")
     operator.confirm = given  # as it is rendered
     with pytest.raises(ConfigurationError, match="confirm"):
@@ -39,14 +39,14 @@ def test_replay_without_confirmation_reads_nothing(dag: DAG, runs: list[FakeRun]
 
 @pytest.mark.parametrize("given", [True, "true", "TRUE", " True\n", "yes", "Yes"])
 def test_what_passes_as_a_confirmation_is_one(dag: DAG, runs: list[FakeRun], given: Any) -> None:
-    """The check at parse and the task read it alike, as a form or a template writes it."""
+    """The check at parse time and the task read it in the same way, from a form or a template."""
     operator = make(dag, confirm=given)
     operator.execute(make_context(operator))
     assert len(runs) == 1
 
 
 def test_replay_needs_a_reason(dag: DAG, runs: list[FakeRun]) -> None:
-    """The ledger keeps why."""
+    """The ledger records it."""
     operator = make(dag, reason="{{ params.reason }}")
     operator.reason = " "  # as it is rendered
     with pytest.raises(ConfigurationError, match="reason"):
@@ -55,7 +55,7 @@ def test_replay_needs_a_reason(dag: DAG, runs: list[FakeRun]) -> None:
 
 
 def test_replay_reads_exactly_the_ranges_and_is_on_record(dag: DAG, runs: list[FakeRun]) -> None:
-    """Explicit ranges that move no offsets; who asked and why goes to the ledger."""
+    """Explicit ranges move no offsets; the ledger gets the person and the reason."""
     operator = make(dag)
     operator.execute(make_context(operator, run_type="manual", triggering_user_name="ada"))
     spec = runs[0].spec
@@ -80,7 +80,7 @@ def test_replay_reads_exactly_the_ranges_and_is_on_record(dag: DAG, runs: list[F
     ],
 )
 def test_ranges_may_come_from_xcom_or_a_template(dag: DAG, runs: list[FakeRun], given: Any) -> None:
-    """Lists as in XCom, JSON, and what Jinja makes of a list."""
+    """As lists in XCom, JSON, and Jinja's text of a list."""
     operator = make(dag, offset_ranges="{{ params.ranges }}", confirm="{{ params.yes }}")
     context = make_context(operator)
     operator.render_template_fields({**context, "params": {"ranges": given, "yes": True}})
@@ -90,7 +90,7 @@ def test_ranges_may_come_from_xcom_or_a_template(dag: DAG, runs: list[FakeRun], 
 
 @pytest.mark.parametrize("given", ["[[1]]", "nonsense", [["src", 0, 9, 3]], "{'a': 1}", []])
 def test_ranges_that_cannot_be_read_say_so(dag: DAG, runs: list[FakeRun], given: Any) -> None:
-    """The message shows what was given, or what a range must be."""
+    """The message shows the value, or what a range must be."""
     operator = make(dag, offset_ranges="{{ params.ranges }}")
     operator.offset_ranges = given  # as it is rendered
     with pytest.raises(ConfigurationError, match="range"):
@@ -104,7 +104,7 @@ def test_ranges_that_cannot_be_read_say_so(dag: DAG, runs: list[FakeRun], given:
 def test_all_that_a_replay_writes_is_a_repetition(
     dag: DAG, runs: list[FakeRun], asked: Any, wanted: str
 ) -> None:
-    """It has a key of its own, which is no reprocessing's."""
+    """It has its own key, which is not a reprocessing's."""
     operator = make(dag, mark_output=asked)
     operator.execute(make_context(operator))
     assert runs[0].spec.mark_output == wanted

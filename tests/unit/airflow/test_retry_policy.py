@@ -31,7 +31,7 @@ SECOND = dt.timedelta(seconds=1)
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """The ledger as the policy asks it: set ``answer`` to a record or an exception; ``specs`` were asked."""
+    """The ledger that the policy asks: ``answer`` is a record or an exception, ``specs`` are the requests."""
     state: dict[str, Any] = {"answer": None, "specs": []}
     engine = ModuleType("airflow_eos.engine")
 
@@ -64,7 +64,7 @@ def context(dag: DAG) -> Any:
 def test_fenced_try_asks_the_authority_then_backs_off(
     asked: dict[str, Any], context: Any, error: Exception
 ) -> None:
-    """Not committed (yet): each further try waits twice as long, up to the bound."""
+    """It is not committed (yet): each further try waits twice as long, up to the limit."""
     policy = TransactionRetryPolicy(5 * SECOND, 30 * SECOND)
     decisions = [policy.evaluate(error, number, 9, context) for number in (1, 2, 3, 4, 60)]
     assert {one.action for one in decisions} == {RetryAction.RETRY}
@@ -75,14 +75,14 @@ def test_fenced_try_asks_the_authority_then_backs_off(
 def test_fenced_try_leaves_the_newer_attempt_as_long_as_it_took_itself(
     asked: dict[str, Any], context: Any
 ) -> None:
-    """Two Dag runs of a mapped cursor fenced each other, retry by retry, until one had no more."""
+    """Otherwise two Dag runs of a mapped cursor fenced each other until one had no retries left."""
     context["ti"].start_date = utc_now() - 20 * SECOND
     policy = TransactionRetryPolicy(5 * SECOND, 30 * SECOND)
     delays = [policy.evaluate(RunFenced("by epoch 7"), number, 9, context).retry_delay for number in (1, 4)]
     assert delays[0] is not None
     assert 20 * SECOND <= delays[0] < delays[1] == 30 * SECOND
     unanswered = policy.evaluate(OutcomeUnknown("no answer"), 1, 9, context)
-    # A table that does not answer has nothing to do with another attempt.
+    # A table that does not answer is not caused by another attempt.
     assert (unanswered.retry_delay, unanswered.reason) == (5 * SECOND, "OutcomeUnknown: a retry asks again")
 
 
@@ -95,7 +95,7 @@ def test_fenced_try_whose_work_is_committed_retries_at_once(asked: dict[str, Any
 
 
 def test_authority_that_cannot_be_asked_does_not_stop_the_retry(asked: dict[str, Any], context: Any) -> None:
-    """A broker that is down when the policy asks: back-off, as if nothing were known."""
+    """A broker is down when the policy asks: it backs off, as if nothing were known."""
     asked["answer"] = OSError("no route")
     decision = TransactionRetryPolicy().evaluate(RunFenced("by epoch 7"), 1, 9, context)
     assert (decision.action, decision.retry_delay) == (RetryAction.RETRY, 5 * SECOND)
@@ -104,7 +104,7 @@ def test_authority_that_cannot_be_asked_does_not_stop_the_retry(asked: dict[str,
 
 @pytest.mark.parametrize("error", [AuthorizationFailed("no WRITE"), CursorMoved("to 7")])
 def test_authorisation_and_plan_errors_fail_without_retry(context: Any, error: Exception) -> None:
-    """Another try would meet the same."""
+    """A retry would have the same result."""
     assert TransactionRetryPolicy().evaluate(error, 1, 9, context).action is RetryAction.FAIL
 
 
@@ -116,9 +116,9 @@ def test_author_may_refuse_a_retry(context: Any) -> None:
 
 
 def test_the_last_retry_waits_as_long_as_an_idle_partition_is_waited_for(context: Any) -> None:
-    """It would meet the same before; earlier ones come after the task's delay, for a record may have come."""
+    """Before, it would meet the same error; earlier retries use the task's delay, as a record may arrive."""
     error, policy, hour = IntervalNotReady("idle"), TransactionRetryPolicy(), dt.timedelta(hours=1)
-    assert policy.evaluate(error, 9, 9, context).action is RetryAction.DEFAULT  # nobody knows until when
+    assert policy.evaluate(error, 9, 9, context).action is RetryAction.DEFAULT  # the time is unknown
     error.until = utc_now() + hour
     assert policy.evaluate(error, 8, 9, context).action is RetryAction.DEFAULT
     delay = policy.evaluate(error, 9, 9, context).retry_delay
@@ -150,7 +150,7 @@ ACTIONS = {
 
 @pytest.mark.parametrize("kind", [kind for kind in vars(exceptions).values() if isinstance(kind, type)])
 def test_policy_does_what_the_page_of_errors_says(kind: type) -> None:
-    """The table that the page is made from is the one that decides."""
+    """Page and policy use the same table."""
     if issubclass(kind, EosError):
         decision = TransactionRetryPolicy().evaluate(kind("the reason"), 1, 9)
         assert decision.action is ACTIONS[retry_after(kind)]

@@ -1,4 +1,4 @@
-"""Sensors: what they wait for, how they wait, what fails them."""
+"""Sensors: what they wait for, how they wait, what makes them fail."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from airflow.sdk import DAG
 from airflow_eos.compat import (
     AirflowFailException,
     AirflowNotFoundException,
+    AirflowRescheduleException,
     AirflowSensorTimeout,
     AirflowSkipException,
     TaskDeferred,
@@ -40,7 +41,7 @@ WAITING_SINCE = START + dt.timedelta(hours=3)
 
 @pytest.fixture
 def answers(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What the condition answers, one after the other; exceptions are raised."""
+    """The answers of the condition, one after the other; exceptions are raised."""
     script: list[Any] = []
 
     def poll(_: ConditionTrigger) -> Any:
@@ -85,10 +86,14 @@ def test_poking_sensor_asks_until_it_is_answered(dag: DAG, answers: list[Any]) -
 def test_a_poking_sensor_outlives_what_takes_its_connection_away(
     dag: DAG, answers: list[Any], taken: Exception, first: type[Exception], message: str
 ) -> None:
-    """Of a connection that was never there, or credentials that were never taken, it is true."""
+    """A connection that never existed, or credentials that never worked, fail it."""
     answers += [None, taken, taken, {"lag": 12}]
     sensor = lag_sensor(dag, deferrable=False)
     assert sensor.execute(context_of(sensor)) == {"lag": 12}
+    answers += [taken]
+    rescheduled = lag_sensor(dag, task_id="rescheduled", deferrable=False, mode="reschedule")
+    with pytest.raises(AirflowRescheduleException):
+        rescheduled.execute({**context_of(rescheduled), "task_reschedule_count": 1})
     answers += [taken]
     never = lag_sensor(dag, task_id="never", deferrable=False)
     with pytest.raises(first, match=message):
@@ -96,7 +101,7 @@ def test_a_poking_sensor_outlives_what_takes_its_connection_away(
 
 
 def test_deferrable_sensor_gives_its_slot_back(dag: DAG, answers: list[Any]) -> None:
-    """Asked once in the task, then deferred with the sensor's own time-out."""
+    """It checks once in the task, then defers with the sensor's own time-out."""
     answers += [None]
     sensor = lag_sensor(
         dag, deferrable=True, timeout=77, poke_interval=5, min_records=3, max_delay=dt.timedelta(hours=1)
@@ -120,7 +125,7 @@ def test_deferrable_sensor_gives_its_slot_back(dag: DAG, answers: list[Any]) -> 
 
 
 def test_condition_that_holds_already_defers_nothing(dag: DAG, answers: list[Any]) -> None:
-    """The usual case of a busy topic costs no detour through the triggerer."""
+    """Usually, with a busy topic, no triggerer is involved."""
     answers += [{"lag": 3}]
     sensor = lag_sensor(dag, deferrable=True)
     assert sensor.execute(context_of(sensor)) == {"lag": 3}
@@ -145,7 +150,7 @@ def test_airflows_default_decides_whether_sensors_defer(
 def test_what_another_question_would_meet_again_fails_at_once(
     dag: DAG, answers: list[Any], deferrable: bool
 ) -> None:
-    """A missing permission spends no retries; a topic on its way does."""
+    """A missing permission is not retried; a topic that may still be created is."""
     sensor = lag_sensor(dag, deferrable=deferrable)
     answers += [AuthorizationFailed("no Describe on group g"), UnknownTopic("no topic src")]
     with pytest.raises(AirflowFailException, match="AuthorizationFailed: no Describe"):
@@ -165,7 +170,7 @@ def test_error_of_the_trigger_is_judged_as_in_the_task(dag: DAG) -> None:
 
 @pytest.mark.parametrize("deferrable", [True, False])
 def test_soft_failing_sensor_is_skipped(dag: DAG, answers: list[Any], deferrable: bool) -> None:
-    """soft_fail and never_fail mean what they mean for every sensor."""
+    """soft_fail and never_fail mean the same as for every sensor."""
     answers += [AuthorizationFailed("no"), UnknownTopic("no")]
     soft = lag_sensor(dag, deferrable=deferrable, soft_fail=True)
     with pytest.raises(AirflowSkipException):
@@ -183,7 +188,7 @@ DEFERRED: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "RuntimeError": ("__fail__", {"error": "TriggerFailure", "traceback": ["API server is busy"]}),
 }
-"""What Airflow calls a sensor with after the triggerer met an error."""
+"""Airflow's call of a sensor after an error in the triggerer."""
 
 
 @pytest.mark.parametrize("deferred", [False, True], ids=["poked", "deferred"])
@@ -202,7 +207,7 @@ DEFERRED: dict[str, tuple[str, dict[str, Any]]] = {
 def test_an_error_means_the_same_in_the_task_and_in_the_triggerer(
     dag: DAG, answers: list[Any], error: Exception, given: dict[str, Any], skipped: bool, deferred: bool
 ) -> None:
-    """soft_fail skips what another question would meet again; a topic on its way is asked for again."""
+    """soft_fail skips after errors that stay; a topic that may still be created is retried."""
     answers += [error]
     sensor = lag_sensor(dag, deferrable=deferred, retries=2, **given)
     context = context_of(sensor)
@@ -241,7 +246,7 @@ def test_first_question_of_a_deferrable_sensor_may_fail_silently(
 
 
 def test_brokers_that_are_away_are_asked_again(dag: DAG, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A restart of the cluster costs a waiting sensor nothing."""
+    """A restart of the cluster does not affect a waiting sensor."""
     script: list[Any] = [BrokersUnavailable("none"), {"lag": 1}]
 
     def ask(_: Any, kafka: Any) -> Any:
@@ -257,7 +262,7 @@ def test_brokers_that_are_away_are_asked_again(dag: DAG, monkeypatch: pytest.Mon
 
 
 def test_rescheduled_sensor_counts_its_delay_from_its_first_process(dag: DAG) -> None:
-    """Each reschedule is a new process; the waiting began with the first."""
+    """Each reschedule is a new process; the wait began with the first one."""
     sensor = lag_sensor(dag, mode="reschedule", max_delay=dt.timedelta(minutes=10), deferrable=False)
     context = context_of(sensor)
     context["ti"].get_first_reschedule_date = lambda _: START
@@ -266,7 +271,7 @@ def test_rescheduled_sensor_counts_its_delay_from_its_first_process(dag: DAG) ->
 
 
 def test_interval_sensor_waits_for_the_interval_of_its_dag_run(dag: DAG) -> None:
-    """Interval, lateness and policy reach the condition; a partition's date and length do as well."""
+    """The condition gets interval, lateness and policy; also a partition's date and length."""
     sensor = KafkaDataIntervalSensor(
         task_id="over",
         dag=dag,
@@ -314,7 +319,7 @@ def test_interval_sensor_without_an_interval_names_the_way_out(dag: DAG) -> None
     ],
 )
 def test_run_is_named_as_the_operator_names_it(dag: DAG, ranges: Any, extra: dict[str, Any]) -> None:
-    """Sensor and operator with the same arguments mean the same run, in every range mode."""
+    """Sensor and operator with the same arguments refer to the same run, in every range mode."""
     operator = ReadProcessWriteOperator(
         task_id="copy", dag=dag, process=lambda df: df, topics=["src"], group_id="g", ranges=ranges, **extra
     )
@@ -340,7 +345,7 @@ def test_run_is_named_as_the_operator_names_it(dag: DAG, ranges: Any, extra: dic
 
 
 def test_run_that_is_only_named_may_have_done_anything(dag: DAG) -> None:
-    """Nothing is said of the work by a pipeline and a Dag run, or by a key; given ranges are."""
+    """Neither a pipeline with a Dag run, nor a key, describes the work; given ranges do."""
     sensor = RunCommittedSensor(task_id="wait", dag=dag, pipeline="p")
     assert sensor.make_trigger(context_of(sensor)).work == {}
     sensor = RunCommittedSensor(
@@ -354,7 +359,7 @@ def test_run_that_is_only_named_may_have_done_anything(dag: DAG) -> None:
 
 
 def test_run_key_names_the_run_by_itself(dag: DAG) -> None:
-    """For runs of another deployment, as `airflow eos ledger` shows them."""
+    """For runs of another deployment, with a key from `airflow eos ledger`."""
     sensor = RunCommittedSensor(
         task_id="wait", dag=dag, pipeline="p", run_key=cursor_run_key("p", "r"), ledger_topic="l", prefix="x"
     )
@@ -379,7 +384,7 @@ def test_interval_run_without_topics_is_refused(dag: DAG) -> None:
 
 
 def test_templated_fields_are_fields(dag: DAG) -> None:
-    """Airflow renders them before the sensor looks at them."""
+    """Airflow renders them before the sensor uses them."""
     sensors = [
         lag_sensor(dag),
         KafkaDataIntervalSensor(task_id="over", dag=dag, topics=["src"]),

@@ -9,6 +9,7 @@ from unittest import mock
 
 import pytest
 
+from airflow_eos.compat import AirflowNotFoundException
 from airflow_eos.exceptions import ConfigurationError, RunFailed, SparkUnavailable
 from airflow_eos.hooks import spark_driver
 from airflow_eos.operators.retriable import is_final
@@ -33,13 +34,13 @@ def settings(monkeypatch: pytest.MonkeyPatch, config: dict[str, Any], **connecti
 
 
 def test_without_a_connection_spark_is_local() -> None:
-    """No connection: this process, all cores, Python workers behind Unix sockets."""
+    """It uses this process, all cores, and Python workers on Unix sockets."""
     assert spark_settings(None, "app", {}) == {"spark.app.name": "app", "spark.master": "local[*]", **LOCAL}
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o002, 0o007, 0o020])
 def test_sockets_that_others_could_use_are_not_used(umask: int) -> None:
-    """Over Unix sockets PySpark's workers ask for no secret; who may write to the file may connect."""
+    """PySpark's workers require no secret on Unix sockets: any user who may write to the file can connect."""
     before = os.umask(umask)
     try:
         found = spark_settings(None, "app", {})
@@ -49,7 +50,7 @@ def test_sockets_that_others_could_use_are_not_used(umask: int) -> None:
 
 
 def test_local_settings_are_defaults() -> None:
-    """The author may want TCP."""
+    """The author may choose TCP."""
     tcp = {"spark.python.unix.domain.socket.enabled": "false"}
     assert spark_settings(None, "app", tcp) == {
         "spark.app.name": "app",
@@ -70,12 +71,12 @@ def test_an_author_may_open_what_is_private(monkeypatch: pytest.MonkeyPatch, nam
 
 @pytest.mark.parametrize("master", ["spark://m:7077", "yarn", "k8s://https://m", "local-cluster[1,1,1024]"])
 def test_the_driver_of_a_cluster_is_reached_by_its_executors(master: str) -> None:
-    """Neither its address nor its secret is ours to set."""
+    """Our settings change neither its address nor its secret."""
     assert not PRIVATE.keys() & spark_settings(None, "app", {"spark.master": master}).keys()
 
 
 def test_standalone_master_comes_from_host_and_port(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Host, port and extra of the connection, as PySparkOperator reads them."""
+    """Host, port and extra of the connection are used like in PySparkOperator."""
     found = settings(
         monkeypatch, {}, conn_type="spark", host="spark://m", port=7077, extra={"spark.executor.cores": 2}
     )
@@ -98,7 +99,7 @@ def test_spark_connect_address_is_the_remote(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_task_settings_win_over_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    """config_kwargs may replace the connection's settings and even its address."""
+    """config_kwargs may replace the connection's settings, including its address."""
     found = settings(
         monkeypatch,
         {"spark.master": "local[1]", "spark.a": 2},
@@ -110,13 +111,19 @@ def test_task_settings_win_over_the_connection(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_connection_without_host_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A master must be somewhere."""
+    """A master needs an address."""
     with pytest.raises(ConfigurationError, match="'spark' names no host"):
         settings(monkeypatch, {}, conn_type="spark")
 
 
+def test_missing_connection_may_be_there_next_time() -> None:
+    """Airflow says that it is not defined, also where its API server or a secrets backend was away."""
+    with pytest.raises(AirflowNotFoundException, match=r"'absent'\. If its API server .* another try"):
+        spark_settings("absent", "app", {})
+
+
 class Builder:
-    """Stands for ``SparkSession.builder``; counts the sessions made."""
+    """Replaces ``SparkSession.builder``; counts the sessions made."""
 
     def __init__(self, session: Any) -> None:
         self.session = session
@@ -145,7 +152,7 @@ def spark(monkeypatch: pytest.MonkeyPatch) -> FakeSession:
 
 
 def test_started_session_is_stopped_once(spark: FakeSession) -> None:
-    """What the task started it stops, and local workers run on Airflow's Python."""
+    """A session that the task started is stopped, and local workers use Airflow's Python."""
     session = TaskSession({"spark.master": "local[2]"})
     assert session.start(1000) is spark
     assert os.environ.pop("PYSPARK_PYTHON")
@@ -157,7 +164,7 @@ def test_started_session_is_stopped_once(spark: FakeSession) -> None:
 def test_session_of_somebody_else_is_left_running(
     spark: FakeSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A session that was there before the task stays there."""
+    """A session from before the task is not stopped."""
     from pyspark.sql import SparkSession
 
     monkeypatch.setattr(SparkSession, "getActiveSession", lambda: spark)
@@ -187,7 +194,7 @@ def test_failing_stop_does_not_fail_the_task(spark: FakeSession, monkeypatch: py
 def test_secrets_are_on_the_command_line_of_the_jvm_only_where_it_fetches_files(
     monkeypatch: pytest.MonkeyPatch, jars: dict[str, str], shown: bool
 ) -> None:
-    """All users of a host can read it; spark-submit fetches jars before anybody can tell it a secret."""
+    """All users of a host can read it; spark-submit fetches jars before it can get a secret otherwise."""
     from pyspark import SparkContext
 
     started = mock.Mock()
@@ -204,7 +211,7 @@ def test_secrets_are_on_the_command_line_of_the_jvm_only_where_it_fetches_files(
 
 @pytest.mark.usefixtures("spark")
 def test_a_user_without_a_name_is_named_where_spark_cannot_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a container of any user id: Java takes a home folder from /etc/passwd, and YARN a name."""
+    """As in a container with an arbitrary user id: Java gets its home from /etc/passwd, and YARN a name."""
     ended = RuntimeError("[JAVA_GATEWAY_EXITED] Java gateway process exited before sending its port number.")
     monkeypatch.setattr(local_session.LocalSession, "start", mock.Mock(side_effect=ended))
     has_no_name = "has no entry in /etc/passwd"
@@ -241,7 +248,7 @@ def test_workers_of_a_local_session_fork_with_their_imports_done(
     found: bool,
     daemon: str | None,
 ) -> None:
-    """Where the Python of its tasks finds this package, the same one, and the author says nothing else."""
+    """If its tasks' Python finds the same version of this package, and the author has not turned it off."""
     from pyspark.sql import SparkSession
 
     asked = mock.Mock(return_value=mock.Mock(result=lambda: found))
@@ -270,7 +277,7 @@ def test_workers_of_a_local_session_fork_with_their_imports_done(
 def test_a_worker_starts_early_where_it_will_serve_the_tasks(
     monkeypatch: pytest.MonkeyPatch, given: dict[str, str], variable: str | None, is_early: bool
 ) -> None:
-    """Not where Spark Connect may answer, whose client has no context: it encrypts files."""
+    """Not if Spark Connect may be used: its client has no context, and encrypts files."""
     from pyspark.sql import SparkSession
 
     builder: Any = SparkSession.builder
@@ -299,7 +306,7 @@ def test_a_worker_starts_early_where_it_will_serve_the_tasks(
 def test_a_jvm_of_our_own_is_set_up_for_the_run(
     spark: FakeSession, monkeypatch: pytest.MonkeyPatch, given: dict[str, str], set_up: bool
 ) -> None:
-    """Not where somebody has given options of his own, nor on a cluster."""
+    """Not if other options were given, and not on a cluster."""
     from pyspark.sql import SparkSession
 
     builder: Any = SparkSession.builder
@@ -327,7 +334,7 @@ def test_a_jvm_of_our_own_is_set_up_for_the_run(
 def test_a_token_goes_where_spark_sends_it(
     monkeypatch: pytest.MonkeyPatch, host: str, extra: dict[str, Any], is_refused: bool
 ) -> None:
-    """To `localhost` in clear, to every other name over TLS; the refusal shows no token."""
+    """To `localhost` unencrypted, to every other host over TLS; the refusal shows no token."""
     given = {"conn_type": "spark_connect", "host": host, "port": 15002, "password": "t0ken", "extra": extra}
     if not is_refused:
         assert "t0ken" in settings(monkeypatch, {}, **given)["spark.remote"]
@@ -339,7 +346,7 @@ def test_a_token_goes_where_spark_sends_it(
 
 @pytest.mark.parametrize("address", ["sc://", "sc://:15002/;token=t0ken", "sc:///;token=t0ken"])
 def test_an_address_without_a_host_is_named(address: str) -> None:
-    """Spark's clients say so in other words, or try it for ten minutes: that of 4.0."""
+    """Otherwise Spark's clients raise other errors, or, in 4.0, retry for ten minutes."""
     with pytest.raises(ConfigurationError, match="names no host: give sc://HOST:PORT") as raised:
         TaskSession({"spark.remote": address}).start(0)
     assert "t0ken" not in str(raised.value)
@@ -351,7 +358,7 @@ def test_an_address_without_a_host_is_named(address: str) -> None:
 def test_a_server_that_is_down_is_named(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, host: str, patience: str
 ) -> None:
-    """In the log while the task waits, at the end as its error, which is worth a retry; without the token."""
+    """The log names it during the wait, and so does the final error, which is retried; both without token."""
     monkeypatch.setattr(f"airflow_eos.operators.spark_session.{patience}", 2.0)
     monkeypatch.setattr("airflow_eos.spark.server_wait._LOG_AFTER", 0.1)
     with socket.socket() as held:

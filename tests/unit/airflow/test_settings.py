@@ -1,4 +1,4 @@
-"""Settings that are worked out."""
+"""Settings that are computed."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ from airflow_eos.triggers.run_committed import RunCommittedTrigger
 def test_origin_is_the_address_people_know(
     base_url: str, origin: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One name for each deployment, none where every machine has it, and never a secret."""
+    """One name per deployment, none if every machine has it, and never a secret."""
     monkeypatch.setenv("AIRFLOW__API__BASE_URL", base_url)
     assert settings.origin() == origin
 
 
 def test_origin_that_was_given_wins(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An Airflow that moved keeps its name."""
+    """An Airflow deployment that moved keeps its name."""
     monkeypatch.setenv("AIRFLOW__API__BASE_URL", "https://new.example.com")
     monkeypatch.setenv("AIRFLOW__EOS__ORIGIN", " old.example.com ")
     assert settings.origin() == "old.example.com"
@@ -61,7 +61,7 @@ def test_the_ledger_key_comes_from_a_command_as_airflows_own_secrets_do(
 def test_a_ledger_key_that_no_secrets_backend_returns_is_not_left_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Any record would count, and a new ledger would begin unsigned; a retry may get the key."""
+    """Otherwise any record would count, and a new ledger would be unsigned; a retry may get the key."""
     monkeypatch.setenv("AIRFLOW__EOS__LEDGER_KEY_SECRET", "eos/key")
     with pytest.raises(AirflowConfigException, match="no secrets backend returns 'eos/key'") as error:
         settings.default_ledger()
@@ -69,7 +69,7 @@ def test_a_ledger_key_that_no_secrets_backend_returns_is_not_left_out(
 
 
 def test_the_ledger_key_is_masked_and_given_to_every_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of several alone too; a Dag's own settings get it, unless they have one."""
+    """Each of several keys is masked; a Dag's own settings get the key, unless they have one."""
     masked: list[str] = []
     monkeypatch.setattr(settings, "mask_secret", masked.append)
     monkeypatch.setenv("AIRFLOW__EOS__LEDGER_KEY", f"{SECRET} {SECRET}-before")
@@ -81,7 +81,7 @@ def test_the_ledger_key_is_masked_and_given_to_every_ledger(monkeypatch: pytest.
 
 
 def test_a_key_that_is_too_short_is_a_wrong_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Found before anything is asked, and not shown."""
+    """It is found before any request, and not shown."""
     monkeypatch.setenv("AIRFLOW__EOS__LEDGER_KEY", "hunter2")
     with pytest.raises(ConfigurationError, match="fewer than 16") as refused:
         settings.default_ledger()
@@ -89,7 +89,7 @@ def test_a_key_that_is_too_short_is_a_wrong_configuration(monkeypatch: pytest.Mo
 
 
 def test_the_ledger_key_is_in_no_serialised_trigger(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Triggers name the ledger's topic; who runs them reads the key where he runs."""
+    """Triggers have the ledger's topic; the triggerer reads the key from its own configuration."""
     monkeypatch.setenv("AIRFLOW__EOS__LEDGER_KEY", SECRET)
     asked: list[LedgerSettings] = []
 

@@ -1,4 +1,4 @@
-"""Drivers on a cluster: asked over HTTP by fakes that answer as Spark, YARN and Kubernetes do."""
+"""Drivers on a cluster, watched over HTTP: fakes answer like Spark, YARN and Kubernetes."""
 
 from __future__ import annotations
 
@@ -20,12 +20,11 @@ from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 from requests.auth import HTTPBasicAuth
 
 from airflow_eos.hooks.spark_driver import SparkDriver
-from airflow_eos.run.kill import KILL_SECONDS
-from airflow_eos.triggers.spark_driver import SparkDriverTrigger
+from airflow_eos.triggers.spark_driver import KILL_SECONDS, SparkDriverTrigger
 
 
 class Cluster:
-    """Answers requests by a script per path, and writes them down."""
+    """Answers requests from a script per path, and records them."""
 
     def __init__(self) -> None:
         self.requests: list[tuple[str, str, str]] = []
@@ -39,14 +38,14 @@ class Cluster:
             def _answer(self) -> None:
                 body = self.rfile.read(int(self.headers.get("Content-Length") or 0)).decode()
                 outer.requests.append((self.command, self.path, body))
-                outer.goes_on.wait(20)  # less than a client waits for an answer
+                outer.goes_on.wait(20)  # less than a client's time-out
                 outer.answered += 1
                 answer = outer.answers.pop(0) if len(outer.answers) > 1 else outer.answers[0]
                 data = json.dumps(answer).encode()
                 self.send_response(answer if isinstance(answer, int) else 200)
                 self.send_header("Content-Length", str(len(data)))
                 self.end_headers()
-                with suppress(BrokenPipeError):  # the client has given up
+                with suppress(BrokenPipeError):  # the client has timed out
                     self.wfile.write(data)
 
             do_GET = do_POST = do_PUT = _answer  # noqa: N815 - names of the library
@@ -114,7 +113,7 @@ def test_failed_driver_is_an_event_not_an_error(cluster: Cluster, state: str) ->
 
 
 def test_driver_that_three_looks_do_not_find_has_ended(cluster: Cluster) -> None:
-    """A master that was started anew has forgotten it; one look that misses it is not enough."""
+    """A restarted master has forgotten it; a single poll that misses it is not enough."""
     cluster.answers = [UNKNOWN_DRIVER, UNKNOWN_DRIVER, standalone("RUNNING"), UNKNOWN_DRIVER]
     found = asyncio.run(event_of(trigger("standalone", "driver-1", "spark")))
     assert found == {"driver_id": "driver-1", "status": "NOT_FOUND", "succeeded": False}
@@ -137,14 +136,14 @@ def test_first_look_is_an_interval_away(cluster: Cluster) -> None:
 
 @pytest.fixture
 def two_masters(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Cluster:
-    """A group of masters; the same server answers for both, one after the other."""
+    """Two masters; the same server answers for both, one after the other."""
     masters = {"conn_type": "spark", "host": "spark://127.0.0.1:7077,127.0.0.1:7078"}
     monkeypatch.setenv("AIRFLOW_CONN_SPARK", json.dumps({**masters, "extra": {"rest-port": cluster.port}}))
     return cluster
 
 
 def test_master_that_stands_by_knows_nothing_of_a_driver(two_masters: Cluster) -> None:
-    """It answers with HTTP 200 and a refusal: the next one is asked."""
+    """It answers with HTTP 200 and a refusal: the next master is asked."""
     two_masters.answers = [not_leading("STANDBY"), standalone("RUNNING")]
     assert SparkDriver("standalone", "driver-1", "spark").status() == "RUNNING"
     two_masters.answers = [UNKNOWN_DRIVER, not_leading("STANDBY")]
@@ -152,14 +151,14 @@ def test_master_that_stands_by_knows_nothing_of_a_driver(two_masters: Cluster) -
 
 
 def test_masters_without_a_leader_could_not_be_asked(two_masters: Cluster) -> None:
-    """While one recovers nobody knows whether the driver runs."""
+    """During a recovery it is unknown whether the driver runs."""
     two_masters.answers = [not_leading("STANDBY"), not_leading("RECOVERING")]
     with pytest.raises(RuntimeError, match="RECOVERING"):
         SparkDriver("standalone", "driver-1", "spark").status()
 
 
 def test_leading_master_is_told_to_kill(two_masters: Cluster) -> None:
-    """A master that stands by refuses; a driver that nobody would kill is an error."""
+    """A standby master refuses; a driver that no master kills is an error."""
     two_masters.answers = [
         {
             "success": False,
@@ -175,7 +174,7 @@ def test_leading_master_is_told_to_kill(two_masters: Cluster) -> None:
 
 
 def test_yarn_application_is_awaited_and_killed(cluster: Cluster) -> None:
-    """State and final status of the resource manager; kill is its state request."""
+    """By the resource manager's state and final status; a kill is a state request to it."""
     app = "application_1_0001"
     cluster.answers = [
         {"app": {"state": "RUNNING", "finalStatus": "UNDEFINED"}},
@@ -212,14 +211,14 @@ def test_application_that_yarn_does_not_kill_is_told(
 def test_yarn_is_told_whose_application_it_is(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, given: Any, environment: Any, name: str
 ) -> None:
-    """As whom ``spark-submit`` submits it; an author's own authentication is left alone."""
+    """The user for whom ``spark-submit`` submits it; an author's own authentication is not changed."""
     monkeypatch.delenv("HADOOP_USER_NAME", raising=False)
     for variable, value in environment.items():
         monkeypatch.setenv(variable, value)
     cluster.answers = [{"app": {"state": "RUNNING", "finalStatus": "UNDEFINED"}}]
     hook = SparkSubmitHook(conn_id="yarn", deploy_mode="cluster", yarn_track_via_rm_api=True, **given)
     if "env_vars" in given:
-        hook._env = given["env_vars"]  # set by the building of the command
+        hook._env = given["env_vars"]  # set while the command is built
     SparkDriver("yarn", "application_1_0001", "yarn", hook=hook).status()
     assert cluster.requests[-1][1] == f"/ws/v1/cluster/apps/application_1_0001?user.name={name}"
 
@@ -234,7 +233,7 @@ def test_yarn_is_told_whose_application_it_is(
 
 
 def test_application_that_yarn_has_forgotten_has_ended(cluster: Cluster) -> None:
-    """Unlike a resource manager that could not be asked: its drivers may run."""
+    """Unlike after a failed request to the resource manager: then its drivers may still run."""
     cluster.answers = [404]
     assert SparkDriver("yarn", "application_1_0001", "yarn").status() == "NOT_FOUND"
     cluster.answers = [503]
@@ -245,7 +244,7 @@ def test_application_that_yarn_has_forgotten_has_ended(cluster: Cluster) -> None
 def test_what_a_proxy_says_of_a_resource_manager_ends_no_application(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The status of the answer decides, not what its body quotes."""
+    """The status code of the answer decides, not its body."""
 
     def query(self: Any, application: str) -> str:
         raise RuntimeError(
@@ -258,7 +257,7 @@ def test_what_a_proxy_says_of_a_resource_manager_ends_no_application(
 
 
 def test_pod_is_awaited_and_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The driver pod's phase; a pod that is gone has ended."""
+    """By the driver pod's phase; a missing pod has ended."""
     phases: list[Any] = ["Pending", "Running", "Succeeded"]
     deleted: list[Any] = []
 
@@ -292,7 +291,7 @@ def test_pod_is_awaited_and_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_cluster_manager_that_cannot_be_asked_ends_the_wait(cluster: Cluster) -> None:
-    """After max_failures the operator gets to look into the ledger."""
+    """After max_failures the operator checks the ledger."""
     cluster.server.shutdown()
     cluster.server.server_close()
     found = asyncio.run(event_of(trigger("standalone", "driver-1", "spark", max_failures=3)))
@@ -310,7 +309,7 @@ def test_user_who_ends_the_task_ends_the_driver(cluster: Cluster) -> None:
 def test_triggerer_that_lost_the_task_to_another_leaves_the_driver(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, state: str | None, kills: bool
 ) -> None:
-    """Airflow calls on_kill there, too; what a user has ended is not deferred any more."""
+    """Airflow calls on_kill there, too; a task that a user has ended is no longer deferred."""
     instance = SimpleNamespace(dag_id="dag", task_id="copy", run_id="run", map_index=2)
     states = {"run": {} if state is None else {"copy_2": state}}
     monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", lambda **_: states)
@@ -322,7 +321,7 @@ def test_triggerer_that_lost_the_task_to_another_leaves_the_driver(
 
 
 def test_driver_is_killed_at_the_deadline(cluster: Cluster) -> None:
-    """Also by a triggerer that starts when it is over; before it, the driver is only watched."""
+    """Also by a triggerer that starts after it; before it, the driver is only watched."""
     cluster.answers = [standalone("FINISHED")]
     later = trigger("standalone", "driver-1", "spark", deadline="2999-01-01T00:00:00+00:00")
     assert asyncio.run(event_of(later))["status"] == "FINISHED"
@@ -350,6 +349,36 @@ def test_kill_returns_in_time_from_a_cluster_that_hangs(
     assert asyncio.run(kill()) == 0
 
 
+def test_kill_goes_on_while_airflow_cancels_it_again(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A triggerer does each second until on_kill has returned: as of more tasks than are killed at once."""
+
+    def slow(**_: Any) -> Any:
+        time.sleep(0.2)
+        return {}
+
+    monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", slow)
+    cluster.answers = [{"success": True}]
+    cluster.goes_on.clear()
+    one_by_one = [trigger("standalone", f"driver-{number}", "spark") for number in range(12)]
+    for one in one_by_one:
+        one.task_instance = SimpleNamespace(dag_id="dag", task_id="copy", run_id="run", map_index=-1)  # type: ignore[assignment]
+
+    async def kill() -> None:
+        kills = [asyncio.create_task(one.on_kill()) for one in one_by_one]
+        while any(not one.done() for one in kills):
+            await asyncio.sleep(0.1)
+            for one in kills:
+                one.cancel()
+            if len(cluster.requests) == 8:  # no more at once
+                cluster.goes_on.set()
+
+    asyncio.run(kill())
+    killed = {path.rpartition("/")[2] for _, path, _ in cluster.requests}
+    assert killed == {one.driver_id for one in one_by_one}
+
+
 def test_master_that_hangs_leaves_time_for_the_one_that_leads(two_masters: Cluster) -> None:
     """Both are asked within the seconds of one kill."""
     two_masters.answers = [{"success": True}]
@@ -365,6 +394,6 @@ def test_master_that_hangs_leaves_time_for_the_one_that_leads(two_masters: Clust
     ("backend", "driver_id"), [("mesos", "driver-1"), ("kubernetes", "pod-without-namespace")]
 )
 def test_impossible_driver_is_refused(backend: Any, driver_id: str) -> None:
-    """A backend nobody serves, a pod without a namespace."""
+    """An unknown backend, a pod without a namespace."""
     with pytest.raises(ValueError, match=r"mesos|namespace"):
         SparkDriver(backend, driver_id, "spark").status()

@@ -1,4 +1,4 @@
-"""Credentials travel to executors inside tasks: who sends them in clear is told, or refused."""
+"""Credentials are sent to executors inside tasks: sending them unencrypted is a warning, or refused."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ SECRET = ClientConfig.of({"bootstrap.servers": "a:1", "sasl.password": "hunter2"
     ],
 )
 def test_what_is_encrypted_or_stays_here(spark: dict[str, str]) -> None:
-    """Spark's documented settings, and a token, with which the Connect client uses TLS by itself.
+    """Spark's documented settings, and a token, with which the Connect client always uses TLS.
 
-    With a local master nothing travels, and the ports of the driver ask for a secret.
+    With a local master nothing is sent, and the driver's ports require a secret.
     """
     assert way_in_clear(spark) is None
 
@@ -61,12 +61,12 @@ def test_what_is_encrypted_or_stays_here(spark: dict[str, str]) -> None:
     ],
 )
 def test_what_can_be_read_on_the_way(spark: dict[str, str], way: str) -> None:
-    """Authentication alone encrypts nothing, and encryption needs it."""
+    """Authentication alone does not encrypt, and encryption requires it."""
     assert (way_in_clear(spark) or "").startswith(way)
 
 
 def test_credentials_in_clear_are_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    """It names the way and the settings, and no credential; without credentials there is nothing to say."""
+    """It names connection and settings, but no credential; without credentials there is no warning."""
     with caplog.at_level(logging.WARNING):
         check_encryption(OPEN, ClientConfig.of({"bootstrap.servers": "a:1"}))
         assert not caplog.records
@@ -77,7 +77,7 @@ def test_credentials_in_clear_are_a_warning(caplog: pytest.LogCaptureFixture) ->
 
 
 def test_credentials_of_a_table_are_credentials(caplog: pytest.LogCaptureFixture) -> None:
-    """Also where Kafka has none: they are named by the connection that has them."""
+    """Also if Kafka has none: the warning names the connection that has them."""
     kafka = ClientConfig.of({"bootstrap.servers": "a:1"})
     database = PostgresTable("s.t", connection="warehouse", properties={"host": "h", "password": "hunter2"})
     with caplog.at_level(logging.WARNING):
@@ -93,7 +93,7 @@ def test_credentials_of_a_table_are_credentials(caplog: pytest.LogCaptureFixture
 
 
 def test_they_are_refused_where_the_configuration_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing was sent then."""
+    """Nothing has been sent by then."""
     monkeypatch.setenv("AIRFLOW__EOS__REQUIRE_ENCRYPTED_SPARK", "True")
     with pytest.raises(ConfigurationError, match="require_encrypted_spark"):
         check_encryption(OPEN, SECRET)
@@ -124,14 +124,14 @@ LOCAL_FILES = {"type": "sql", "uri": "sqlite:////tmp/c.db", "warehouse": "file:/
 def test_credentials_of_an_iceberg_table(
     properties: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The tasks that write data files have them; a broker without credentials changes nothing."""
+    """The tasks that write data files have them; a broker without credentials does not matter."""
     check_encryption(OPEN, NO_SECRET, sink=IcebergTable("db.t", catalog="c", properties=properties))
     assert "credentials of the table's connection 'c' travel in clear" in caplog.text
     assert "hunter2" not in caplog.text
 
 
 def test_a_table_on_local_files_has_no_credentials(caplog: pytest.LogCaptureFixture) -> None:
-    """There is nothing to say."""
+    """There is no warning."""
     check_encryption(OPEN, NO_SECRET, sink=IcebergTable("db.t", catalog="c", properties=LOCAL_FILES))
     assert not caplog.records
 
@@ -145,7 +145,7 @@ class Session:
 
 
 def test_the_session_says_what_is_encrypted_whoever_set_it() -> None:
-    """What spark-defaults.conf or a server sets counts; the address of a server is known here alone."""
+    """Settings of spark-defaults.conf or of a server count; only the task knows a server's address."""
     session: Any = Session(
         spark__master="spark://master:7077",
         spark__authenticate="true",
@@ -159,7 +159,7 @@ def test_the_session_says_what_is_encrypted_whoever_set_it() -> None:
 
 @pytest.mark.parametrize(("encrypted", "status"), [(False, "warn"), (True, "fail")])
 def test_the_doctor_says_what_travels_in_clear(encrypted: bool, status: str) -> None:
-    """Before a first run; no credential is in what it says."""
+    """Before a first run; its message has no credential."""
     (check,) = credentials_on_the_way(OPEN, SECRET, encrypted=encrypted)
     assert (check.status, check.name) == (status, "credentials to Spark")
     assert "Spark's RPC at spark://master:7077" in check.found

@@ -75,7 +75,7 @@ class Store(dict[str, Any]):
 
 
 class Ledger:
-    """What the ledger says, one answer after the other; the last one stays."""
+    """Returns the ledger's answers one after the other; the last one stays."""
 
     def __init__(self) -> None:
         self.answers: list[Any] = [None]
@@ -92,7 +92,7 @@ class Ledger:
 
 
 class Cluster(ReadProcessWriteSubmitOperator):
-    """The operator on a cluster that only remembers what it was asked."""
+    """The operator on a cluster that only records its requests."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -137,7 +137,7 @@ def context_of(operator: Any, store: Store | None = None, **dag_run: Any) -> Any
 
 
 def test_committed_run_submits_nothing(dag: DAG, ledger: Ledger) -> None:
-    """Authority first: a cleared task answers from the record; the first question may make the ledger."""
+    """The ledger comes first: a cleared task gets its record; the first look-up may create the ledger."""
     ledger.answers = [a_record(found=True)]
     operator = make(dag)
     assert operator.execute(context_of(operator))["found"] is True
@@ -146,7 +146,7 @@ def test_committed_run_submits_nothing(dag: DAG, ledger: Ledger) -> None:
 
 
 def test_on_committed_fail_submits_nothing(dag: DAG, ledger: Ledger) -> None:
-    """The refusal comes before the job."""
+    """The refusal precedes the job."""
     ledger.answers = [RunAlreadyCommitted("by run r0")]
     operator = make(dag, on_committed="fail")
     with pytest.raises(RunAlreadyCommitted):
@@ -155,7 +155,7 @@ def test_on_committed_fail_submits_nothing(dag: DAG, ledger: Ledger) -> None:
 
 
 def test_result_is_the_ledgers_whatever_the_job_says(dag: DAG, ledger: Ledger) -> None:
-    """A driver that fails after its commit is a success; one that succeeds without it is a failure."""
+    """A driver that fails after its commit is a success; one that ends well without it is a failure."""
     ledger.answers = [None, a_record(found=True)]
     operator = make(dag)
     operator.ends = RuntimeError("driver exited with status FAILED")
@@ -180,20 +180,9 @@ def test_retry_takes_up_the_job_of_the_same_life(dag: DAG, ledger: Ledger) -> No
     assert ledger.asked == [MayCreate.WHERE_NEW, MayCreate.NEVER]
 
 
-def test_clear_never_takes_up_the_job_of_an_earlier_life(dag: DAG, ledger: Ledger) -> None:
-    """A stored id counts only with the same clear number."""
-    ledger.answers = [None, a_record(found=True)]
-    operator = make(dag)
-    store = Store(spark_job_id="driver-1", k8s_driver_status="Succeeded", airflow_eos_life=LIFE)
-    operator.execute(context_of(operator, store, try_number=2, clear_number=1, max_tries=3))
-    assert operator.calls == ["submit", "poll driver-2"]
-    assert store["airflow_eos_life"] == f"{RUN_KEY} 1 3"
-    assert store["spark_job_id"] == "driver-2"
-    assert "k8s_driver_status" not in store
-
-
-def test_retry_never_takes_up_the_job_of_other_work(dag: DAG, ledger: Ledger) -> None:
+def test_retry_never_takes_up_the_job_of_other_work(dag: DAG, ledger: Ledger, driver: list[Any]) -> None:
     """Renamed between two tries, or given another element of a list: the end of that job says nothing."""
+    driver += ["FINISHED"]
     store, first = Store(), make(dag, pipeline="shop.eu")
     first.ends = RuntimeError("the worker dies")
     with pytest.raises(RuntimeError, match="dies"):
@@ -208,11 +197,11 @@ def test_retry_never_takes_up_the_job_of_other_work(dag: DAG, ledger: Ledger) ->
 
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What the cluster manager says of a driver, one answer after the other."""
+    """The cluster manager's answers about a driver, one after the other."""
     answers: list[Any] = []
 
     def status(self: SparkDriver) -> str:
-        assert (self.backend, self.driver_id) == ("standalone", "driver-2")
+        assert (self.backend, self.driver_id[:-1]) == ("standalone", "driver-")
         said = answers.pop(0)
         if isinstance(said, BaseException):
             raise said
@@ -220,6 +209,27 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     monkeypatch.setattr(SparkDriver, "status", status)
     return answers
+
+
+@pytest.mark.parametrize(
+    ("said", "ended"), [("RUNNING", ["driver-1"]), ("FINISHED", []), (ConnectionError("no master"), [])]
+)
+def test_clear_ends_the_job_of_an_earlier_life(
+    dag: DAG, ledger: Ledger, driver: list[Any], monkeypatch: pytest.MonkeyPatch, said: Any, ended: list[str]
+) -> None:
+    """A stored id counts only with the same clear number. No triggerer may have been there to end it."""
+    killed: list[str] = []
+    monkeypatch.setattr(SparkDriver, "kill", lambda self: killed.append(self.driver_id))
+    driver += [said]
+    ledger.answers = [None, a_record(found=True)]
+    operator = make(dag)
+    store = Store(spark_job_id="driver-1", k8s_driver_status="Succeeded", airflow_eos_life=LIFE)
+    operator.execute(context_of(operator, store, try_number=2, clear_number=1, max_tries=3))
+    assert killed == ended
+    assert operator.calls == ["submit", "poll driver-2"]
+    assert store["airflow_eos_life"] == f"{RUN_KEY} 1 3"
+    assert store["spark_job_id"] == "driver-2"
+    assert "k8s_driver_status" not in store
 
 
 @pytest.mark.parametrize(
@@ -235,7 +245,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def test_wait_that_fails_forgets_only_a_driver_that_ended(
     dag: DAG, ledger: Ledger, driver: list[Any], said: Any, kept: bool
 ) -> None:
-    """A cluster manager that is away for a while ends no driver: the next try takes it up again."""
+    """A cluster manager that is down for a while ends no driver: the next try takes it up again."""
     driver.append(said)
     operator, store = make(dag), Store()
     operator._hook = operator._get_hook()
@@ -257,7 +267,7 @@ def test_wait_that_fails_forgets_only_a_driver_that_ended(
 def test_only_the_first_question_makes_a_ledger(
     dag: DAG, ledger: Ledger, dag_run: dict[str, Any], may_create: MayCreate
 ) -> None:
-    """What is asked when the job is over belongs to a run that has a ledger."""
+    """Look-ups after the job belong to a run that has a ledger."""
     ledger.answers = [None, a_record(found=True)]
     operator = make(dag, ledger=LedgerSettings(create=True))
     operator.execute(context_of(operator, **dag_run))
@@ -265,14 +275,14 @@ def test_only_the_first_question_makes_a_ledger(
 
 
 class Deferring(ReadProcessWriteSubmitOperator):
-    """On a cluster that takes the job and says nothing more."""
+    """On a cluster that accepts the job and reports nothing more."""
 
     def submit_job(self, context: Any) -> str:
         return "driver-2"
 
 
 def test_deferred_wait_frees_the_worker_and_ends_with_the_ledger(dag: DAG, ledger: Ledger) -> None:
-    """The trigger watches the driver; its event is a reason to ask the ledger, not an answer."""
+    """The trigger watches the driver; its event makes the task ask the ledger, which decides."""
     operator = make(dag, Deferring, deferrable=True, status_poll_interval=7)
     store = Store()
     with pytest.raises(TaskDeferred) as deferred:
@@ -299,7 +309,7 @@ def test_deferred_wait_frees_the_worker_and_ends_with_the_ledger(dag: DAG, ledge
 
 
 def test_a_task_that_is_edited_while_it_is_deferred_is_told_so(dag: DAG, ledger: Ledger) -> None:
-    """The driver has done the run as it was; the application is not to blame."""
+    """The driver has done the run as it was defined: the error does not blame the application."""
     store = Store()
     ended = {"driver_id": "driver-2", "status": "FINISHED", "succeeded": True}
     operator = make(dag, Deferring, deferrable=True)
@@ -313,7 +323,7 @@ def test_a_task_that_is_edited_while_it_is_deferred_is_told_so(dag: DAG, ledger:
 
 
 def test_time_out_of_the_task_holds_while_it_is_deferred(dag: DAG, ledger: Ledger) -> None:
-    """Airflow's ends with the process that defers. A driver that was ended may have committed before."""
+    """Airflow's ends with the process that defers. A driver that was killed may have committed before."""
     limit = dt.timedelta(hours=1)
     operator, store = make(dag, Deferring, deferrable=True, execution_timeout=limit), Store()
     earliest = dt.datetime.now(dt.timezone.utc) + limit
@@ -337,7 +347,7 @@ def test_time_out_of_the_task_holds_while_it_is_deferred(dag: DAG, ledger: Ledge
 def test_error_of_the_job_is_told_while_airflow_is_away(
     dag: DAG, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, succeeded: bool, says: str
 ) -> None:
-    """Airflow's API server, which has the job's id, has no part in how the job ended."""
+    """Airflow's API server, which stores the job's id, does not affect how the job ended."""
     operator, store = make(dag), Store(spark_job_id="driver-2", airflow_eos_life=LIFE)
 
     def away(*_: Any) -> None:
@@ -359,7 +369,7 @@ def test_error_of_the_job_is_told_while_airflow_is_away(
 def test_ended_driver_is_judged_when_the_ledger_can_be_asked(
     dag: DAG, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Brokers that are away for a minute hide no commit, and a record is waited for until it is decided."""
+    """Brokers that are down for a minute hide no commit, and an undecided record is waited for."""
     pauses: list[float] = []
     clock = SimpleNamespace(monotonic=lambda: sum(pauses), sleep=pauses.append)
     monkeypatch.setattr("airflow_eos.operators.last_answer.time", clock)
@@ -372,7 +382,7 @@ def test_ended_driver_is_judged_when_the_ledger_can_be_asked(
 
 
 def test_job_of_a_run_without_an_answer_is_not_forgotten(dag: DAG, ledger: Ledger) -> None:
-    """Neither yes nor no: the error says so, and what became of the driver is its cause."""
+    """Neither committed nor not: the error says so, and its cause is the driver's end."""
     ledger.answers = [OutcomeUnknown("in a transaction that has been open for 60 s")]
     operator, store = make(dag, Deferring, deferrable=True), Store(spark_job_id="driver-2")
     ended = {"driver_id": "driver-2", "status": "FAILED", "succeeded": False}
@@ -400,7 +410,7 @@ def test_wait_that_cannot_be_deferred_is_refused(
     given: dict[str, Any],
     says: str,
 ) -> None:
-    """The provider would wait on the worker without a word: nothing is submitted instead."""
+    """Otherwise the provider would silently wait on the worker: nothing is submitted."""
     module = "airflow.providers.apache.spark.hooks.spark_submit"
     monkeypatch.setattr(f"{module}.kube_client", object(), raising=False)
     monkeypatch.setattr(f"{module}.SparkSubmitHook.submit", lambda *_: pytest.fail("submitted"))
@@ -420,18 +430,19 @@ def test_wait_that_cannot_be_deferred_is_refused(
 def test_a_connection_that_airflow_does_not_find_is_not_taken_for_yarn(
     dag: DAG, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any]
 ) -> None:
-    """The provider would take YARN and client mode; Airflow finds none while its API server is away."""
+    """The provider would use YARN in client mode; Airflow finds no connection if its API server is down."""
     module = "airflow.providers.apache.spark.hooks.spark_submit"
     monkeypatch.setattr(f"{module}.SparkSubmitHook.submit", lambda *_: pytest.fail("submitted"))
     monkeypatch.delenv("AIRFLOW_CONN_SPARK_DEFAULT")
     operator = make(dag, ReadProcessWriteSubmitOperator, **given)
-    with pytest.raises(AirflowNotFoundException, match=given.get("conn_id", "spark_default")):
+    conn_id = given.get("conn_id", "spark_default")
+    with pytest.raises(AirflowNotFoundException, match=f"'{conn_id}'.* another try finds it"):
         operator.execute(context_of(operator))
 
 
 @pytest.mark.parametrize("given", [{"yarn_rm_auth": object()}, {"post_submit_commands": ["true"]}])
 def test_parameters_the_triggerer_does_not_have_are_refused(dag: DAG, given: dict[str, Any]) -> None:
-    """They would be ignored; without deferral they are the provider's business."""
+    """They would be ignored; without deferral they are left to the provider."""
     make(dag, **given)
     with pytest.raises(ConfigurationError, match=f"{next(iter(given))}.*deferrable"):
         make(DAG("deferred", schedule=None), deferrable=True, **given)
@@ -440,7 +451,7 @@ def test_parameters_the_triggerer_does_not_have_are_refused(dag: DAG, given: dic
 def test_duration_of_a_submitted_run_is_its_records(
     dag: DAG, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The task that resumes has only looked into the ledger: that took no 9 seconds."""
+    """The task that resumes has only asked the ledger, which did not take 9 seconds."""
     from airflow_eos.compat import stats
 
     sent: dict[str, float] = {}
@@ -452,7 +463,7 @@ def test_duration_of_a_submitted_run_is_its_records(
 
 
 def test_driver_that_could_not_be_asked_is_taken_up_again(dag: DAG, ledger: Ledger) -> None:
-    """Unreachable is not ended: its id stays."""
+    """Unreachable does not mean ended: its id stays."""
     operator = make(dag, Deferring, deferrable=True)
     store = Store(spark_job_id="driver-2")
     with pytest.raises(RunFailed, match="UNREACHABLE"):
@@ -466,7 +477,7 @@ def test_driver_that_could_not_be_asked_is_taken_up_again(dag: DAG, ledger: Ledg
 def test_nothing_secret_is_on_the_command_line(
     dag: DAG, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Connection settings go by a file that only this user can read, and that is gone afterwards."""
+    """Connection settings are in a file that only this user can read, and that is deleted afterwards."""
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", CLIENT)
     seen: dict[str, Any] = {}
 
@@ -514,7 +525,7 @@ def test_a_driver_with_a_local_master_is_private(
     authenticate: str | None,
     ui: str,
 ) -> None:
-    """Its own conf wins; a cluster's driver keeps an address that executors reach."""
+    """Its own conf takes precedence; a driver on a cluster keeps an address that executors reach."""
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": master}))
     seen: dict[str, Any] = {}
 
@@ -534,10 +545,10 @@ def test_a_driver_with_a_local_master_is_private(
 def test_a_driver_on_the_cluster_gets_the_specification_in_its_application(
     dag: DAG, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, given: str
 ) -> None:
-    """It cannot read the worker's disk, and of what is submitted only the application stays off executors."""
+    """It cannot read the worker's disk; of the submitted files only the application reaches no executor."""
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", SPARK)
     dag.fileloc = str(tmp_path / "dag.py")
-    mine = "def process(df):\n    return df"  # without an end of line
+    mine = "def process(df):\n    return df"  # without a newline at the end
     (tmp_path / "mine.py").write_text(mine)
     seen: dict[str, Any] = {}
 
@@ -577,7 +588,7 @@ def test_a_driver_on_the_cluster_gets_the_specification_in_its_application(
 def test_an_application_that_is_not_here_needs_the_specification_as_a_file(
     dag: DAG, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nothing can be added to what lies in an image or a bucket: executors get the file, which is said."""
+    """An application in an image or a bucket cannot be changed: executors get the file, as the log says."""
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", SPARK)
     seen: dict[str, Any] = {}
 
@@ -604,7 +615,7 @@ def test_an_application_that_is_not_here_needs_the_specification_as_a_file(
 def test_what_a_killed_submission_left_is_removed_by_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A folder that no process holds; those in use, and young ones, stay."""
+    """A folder that no process uses; folders in use, and recent ones, stay."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     code = """if True:
         import sys, time
@@ -649,7 +660,7 @@ def test_what_a_killed_submission_left_is_removed_by_the_next(
 def test_error_of_the_application_keeps_its_class(
     dag: DAG, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In client mode its output passes here: the retry policy sees what happened, not an exit code."""
+    """In client mode its output passes here: the retry policy sees the error, not just an exit code."""
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", CLIENT)
 
     def submit(self: Any, application: str = "", **_: Any) -> None:
@@ -676,7 +687,7 @@ def test_error_of_the_application_keeps_its_class(
 def test_what_process_asks_of_airflow_passes_the_application(
     dag: DAG, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, named: str, kind: type[Exception]
 ) -> None:
-    """The class that process raised is said behind the error's own, by the line that only ours can write."""
+    """The class that process raised follows the error's own, in the line that only our code can write."""
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", CLIENT)
 
     def submit(self: Any, application: str = "", **_: Any) -> None:
@@ -692,7 +703,7 @@ def test_what_process_asks_of_airflow_passes_the_application(
 
 
 def test_an_application_says_what_process_asked_of_airflow() -> None:
-    """Of all classes only the one that Airflow knows; nothing of other errors."""
+    """Only the class that Airflow knows, and nothing of other errors."""
     from airflow_eos.engine.application import _kind
 
     skip = "airflow.sdk.exceptions.AirflowSkipException"
@@ -704,7 +715,7 @@ def test_an_application_says_what_process_asked_of_airflow() -> None:
 def test_an_application_that_is_started_while_the_task_is_killed_is_ended(
     dag: DAG, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A signal that comes while the process is made finds none to end; the task reads its output then."""
+    """A signal during the start of the process finds none to end; the task checks for it before it reads."""
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", CLIENT)
     operator = make(dag, ReadProcessWriteSubmitOperator)
     started: list[subprocess.Popen[str]] = []
@@ -746,7 +757,7 @@ def test_an_application_whose_output_is_lost_is_no_success(
 def test_a_record_that_the_application_prints_cannot_choose_its_error(
     dag: DAG, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, committed: bool
 ) -> None:
-    """What executors, Spark and the transform write passes here, too; a committed run stays one."""
+    """Output of executors, Spark and the transform passes here, too; a committed run stays committed."""
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", CLIENT)
 
     def submit(self: Any, application: str = "", **_: Any) -> None:
@@ -790,7 +801,7 @@ class Tracked(ReadProcessWriteSubmitOperator):
 def test_on_kill_ends_an_application_that_an_earlier_try_submitted(
     dag: DAG, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The provider does not know the id of what it takes up; a refusal is no error of the kill."""
+    """The provider does not know the id of a resumed job; a refusal is not an error of the kill."""
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", YARN)
     killed: list[str] = []
 
@@ -812,7 +823,7 @@ def test_on_kill_ends_an_application_that_an_earlier_try_submitted(
 
 
 def test_on_kill_returns_in_time_whatever_hangs(dag: DAG, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A driver that does not end leaves less for the provider's kill, and neither is waited for too long."""
+    """A driver that does not end leaves less time for the provider's kill; neither takes too long."""
     monkeypatch.setattr("airflow_eos.operators.submit.KILL_SECONDS", 1.0)
     begun: list[str] = []
     hangs = threading.Event()
@@ -842,7 +853,7 @@ def test_on_kill_returns_in_time_whatever_hangs(dag: DAG, monkeypatch: pytest.Mo
 def test_a_task_killed_before_it_submitted_submits_nothing(
     dag: DAG, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Airflow goes on with the task behind ``on_kill``: what would be submitted then, nobody would end."""
+    """Airflow continues the task after ``on_kill``: nothing would end what it submits then."""
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", CLIENT)
     submitted: list[str] = []
     monkeypatch.setattr(
@@ -864,7 +875,7 @@ def test_a_task_killed_before_it_submitted_submits_nothing(
 
 @pytest.mark.parametrize("given", [{}, {"process": "a:b", "application": "app.py"}, {"process": ""}])
 def test_exactly_one_thing_is_submitted(dag: DAG, given: dict[str, str]) -> None:
-    """A function or an application."""
+    """Either a function or an application."""
     with pytest.raises(ConfigurationError, match="process or application"):
         ReadProcessWriteSubmitOperator(task_id="copy", dag=dag, topics=["src"], group_id="g", **given)
 
@@ -878,7 +889,7 @@ def test_exactly_one_thing_is_submitted(dag: DAG, given: dict[str, str]) -> None
     ],
 )
 def test_process_that_cannot_be_shipped_says_so(dag: DAG, process: str, says: str, tmp_path: Path) -> None:
-    """When the Dag is parsed, or before anything is submitted where the file went away since."""
+    """When the Dag is parsed, or, if the file is missing later, before anything is submitted."""
     (tmp_path / "test-dash.py").write_text("def process(df): ...")
     dag.fileloc = str(tmp_path / "dag.py")
     with pytest.raises(ConfigurationError, match=f"process.*{says}"):

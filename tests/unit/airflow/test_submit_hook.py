@@ -1,4 +1,4 @@
-"""What the provider's hook knows of a submission, with the hook itself."""
+"""What the provider's hook learns from a submission, with the real hook."""
 
 from __future__ import annotations
 

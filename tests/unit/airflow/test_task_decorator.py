@@ -18,7 +18,7 @@ def task_of(dag: DAG, task_id: str) -> Any:
 
 
 def test_decorated_function_is_the_process(dag: DAG, runs: list[FakeRun]) -> None:
-    """The frame comes from the run, everything else from the call."""
+    """The run passes the frame, the call everything else."""
 
     @kafka_eos_task(**GIVEN, retries=2, on_committed="fail")
     def copy(df: Any, factor: int, run: Any = None, *, unit: str = "min") -> Any:
@@ -45,7 +45,7 @@ def test_decorated_function_is_the_process(dag: DAG, runs: list[FakeRun]) -> Non
 
 
 def test_same_contract_as_the_operator(dag: DAG, runs: list[FakeRun]) -> None:
-    """Same templated fields, same retry policy, same kill."""
+    """The same templated fields, retry policy and kill."""
     from airflow_eos.operators.read_process_write import ReadProcessWriteOperator
 
     @kafka_eos_task(**{**GIVEN, "group_id": "g-{{ params.region }}"})
@@ -85,7 +85,7 @@ def test_expanded_over_partitions_each_has_its_cursor(dag: DAG, runs: list[FakeR
 def test_a_function_without_that_parameter_is_mapped_over_partitions_too(
     dag: DAG, runs: list[FakeRun]
 ) -> None:
-    """As the pages and the error of a mapped task say; the function does not see the argument."""
+    """As docs and the error of a mapped task say; the function does not get the argument."""
 
     @kafka_eos_task(**GIVEN)
     def copy(df: Any, factor: int = 1) -> Any:
@@ -108,7 +108,7 @@ def test_a_function_without_that_parameter_is_mapped_over_partitions_too(
 
 
 def test_instances_may_have_pipelines_and_groups_of_their_own(dag: DAG, runs: list[FakeRun]) -> None:
-    """The other way that the error of a mapped task names."""
+    """The other remedy in the error of a mapped task."""
 
     @kafka_eos_task(topics=["src"], sink_topic="out", group_id="g")
     def copy(df: Any, region: str) -> Any:
@@ -136,7 +136,7 @@ def test_an_argument_that_neither_the_function_nor_a_run_takes_is_refused(dag: D
 
 
 def test_context_variables_come_from_the_context(dag: DAG, runs: list[FakeRun]) -> None:
-    """As in every decorated task; what the call gives is taken first, and templated."""
+    """As in every decorated task; arguments of the call come first, and are templated."""
 
     @kafka_eos_task(**GIVEN)
     def copy(df: Any, ds: str, factor: int, run_id: str | None = None, *, ts: str | None = None) -> Any:
@@ -152,7 +152,7 @@ def test_context_variables_come_from_the_context(dag: DAG, runs: list[FakeRun]) 
 
 
 def test_context_variable_that_the_dag_run_has_not_fails_at_once(dag: DAG, runs: list[FakeRun]) -> None:
-    """A run without a logical date has no ds, at whatever try: no retry is spent, and no run begins."""
+    """A run without a logical date has no ds in any try: it is not retried, and no run starts."""
 
     @kafka_eos_task(**GIVEN, retries=2)
     def copy(df: Any, ds: str) -> Any:
@@ -167,7 +167,7 @@ def test_context_variable_that_the_dag_run_has_not_fails_at_once(dag: DAG, runs:
 
 
 def test_expanded_over_another_argument_is_refused(dag: DAG, runs: list[FakeRun]) -> None:
-    """Its instances would be one run, done by the first of them."""
+    """Its instances would be one run, which the first of them does."""
 
     @kafka_eos_task(**GIVEN)
     def copy(df: Any, region: str) -> Any:
@@ -185,7 +185,7 @@ def test_expanded_over_another_argument_is_refused(dag: DAG, runs: list[FakeRun]
 def test_a_parameter_of_the_functions_own_tells_no_runs_apart(
     dag: DAG, runs: list[FakeRun], name: str
 ) -> None:
-    """It is named like a parameter of the run, which does not get the value: all would be one run."""
+    """Its name is that of a run's parameter, but the run does not get the value: all would be one run."""
     functions: dict[str, Any] = {"pipeline": lambda df, pipeline: df, "topics": lambda df, topics: df}
     given: dict[str, Any] = {"pipeline": {}, "topics": {"pipeline": "fixed", "ranges": "data_interval"}}[name]
     calls: list[Any] = [{name: "eu"}, {name: "us"}]
@@ -202,7 +202,7 @@ def test_a_parameter_of_the_functions_own_tells_no_runs_apart(
 
 
 def test_a_parameter_of_the_functions_own_does_not_choose_the_run(dag: DAG, runs: list[FakeRun]) -> None:
-    """Instances that the partition tells apart may have it."""
+    """Instances that differ by their partition may have it."""
 
     @kafka_eos_task(**GIVEN, pipeline="fixed")
     def split(df: Any, pipeline: str) -> Any:
@@ -219,7 +219,7 @@ def test_a_parameter_of_the_functions_own_does_not_choose_the_run(dag: DAG, runs
 
 
 def test_function_without_a_frame_is_refused_at_parse(dag: DAG) -> None:
-    """The message shows what is needed."""
+    """The message shows the required signature."""
 
     @kafka_eos_task(**GIVEN)
     def copy() -> Any:

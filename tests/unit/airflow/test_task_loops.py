@@ -1,4 +1,4 @@
-"""A task in a loop runs several times in a Dag run: it is refused, never a success that wrote nothing.
+"""A task in a loop runs several times per Dag run: it is refused, never a success that wrote nothing.
 
 Groups and contexts are as Airflow 3.4 documents them; 3.4 itself is not installed.
 """
@@ -22,7 +22,7 @@ from tests.unit.airflow.fakes import START
 
 @attrs.define(kw_only=True, repr=False)
 class LoopTaskGroup(TaskGroup):
-    """A task group as ``.loop(max_iterations=..., until=...)`` of Airflow 3.4 makes it."""
+    """A task group as Airflow 3.4's ``.loop(max_iterations=..., until=...)`` creates it."""
 
     max_iterations: int
     has_until: bool = True
@@ -38,7 +38,7 @@ class LoopContext:
 
 
 def context(task: Any, **more: Any) -> Any:
-    """Return the parts of a task's context that tell of a loop."""
+    """Return the parts of a task's context that describe a loop."""
     return {"run_id": "manual__1", "task": task, "ti": SimpleNamespace(map_index=-1), **more}
 
 
@@ -69,7 +69,7 @@ def inner(group: TaskGroup) -> TaskGroup:
     ids=["in it", "mapped in it", "in a group in it", "mapped in a group in it"],
 )
 def test_a_task_in_a_loop_is_refused(make: Any) -> None:
-    """Its later iterations would find the first one's commit; another try changes nothing."""
+    """Its later iterations would find the first one's commit; a retry would have the same result."""
     with DAG("loops", schedule=None, start_date=START):
         task = make(LoopTaskGroup(group_id="until_empty", max_iterations=5))()
     with pytest.raises(
@@ -81,7 +81,7 @@ def test_a_task_in_a_loop_is_refused(make: Any) -> None:
 
 @pytest.mark.parametrize("index", [0, 3])
 def test_an_iteration_that_the_context_names_is_refused(index: int) -> None:
-    """The first one, too: with a green one before it, the second would write nothing."""
+    """The first one, too: after its success, the second would write nothing."""
     with pytest.raises(ConfigurationError, match=f"iteration {index}"):
         refuse_loop(context(BaseOperator(task_id="task"), loop=LoopContext(index)))
 
@@ -89,7 +89,7 @@ def test_an_iteration_that_the_context_names_is_refused(index: int) -> None:
 @pytest.mark.parametrize("more", [{}, {"loop": None}])
 @pytest.mark.parametrize("grouped", [False, True])
 def test_a_task_outside_a_loop_runs(grouped: bool, more: dict[str, Any]) -> None:
-    """Airflow 3.3 knows no loop."""
+    """Airflow 3.3 has no loops."""
     with DAG("loops", schedule=None, start_date=START):
         task = in_group(TaskGroup("plain"))() if grouped else BaseOperator(task_id="task")
     refuse_loop(context(task, **more))

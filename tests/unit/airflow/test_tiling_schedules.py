@@ -1,4 +1,4 @@
-"""Intervals and partitions of Airflow's timetables tile time in every time zone, whatever its clock does."""
+"""Intervals and partitions of Airflow's timetables tile time in every time zone, with any clock change."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ Schedule = Callable[[str, str, dt.datetime], Iterator[Interval]]
 
 @cache
 def clocks() -> dict[str, list[dt.datetime]]:
-    """Return the changes of the clock in a year, of a time zone for all that show the same time all year.
+    """Return a year's clock changes, of one time zone for all that show the same time all year.
 
     :returns: by time zone, each change as the first moment with the new offset, to the second.
     """
@@ -76,7 +76,7 @@ def _change(clock: dt.tzinfo, day: dt.datetime) -> dt.datetime:
 
 
 def data_intervals(schedule: Any, scheduler: Any, zone: str, start: dt.datetime) -> Iterator[Interval]:
-    """Yield what tasks read, run by run, as the scheduler makes Dag runs from a start date on."""
+    """Yield what tasks read, run by run, like the scheduler's Dag runs from a start date on."""
     restriction = TimeRestriction(pendulum.instance(start), None, catchup=True)
     last = None
     while True:
@@ -130,7 +130,7 @@ def of_mappers(period: str, zone: str, start: dt.datetime) -> Iterator[Interval]
 
 
 def of_durations(period: str, zone: str, start: dt.datetime) -> Iterator[Interval]:
-    """Yield the partitions of a Dag without a schedule, by the dates that keys have in Airflow."""
+    """Yield the partitions of a Dag without a schedule, by the dates that Airflow derives from keys."""
     for key, date in named(MAPPERS[period], zone, (start + number * DAY / 2 for number in range(400))):
         yield partition_of(None, key, date, DELTAS[period], timezone=zone).interval
 
@@ -149,7 +149,7 @@ def assert_tiled(intervals: Iterable[Interval], around: dt.datetime) -> None:
 @pytest.mark.search
 @pytest.mark.parametrize("schedule", [of_cron, of_delta, of_partitions, of_mappers, of_durations])
 def test_schedules_tile_time_over_each_change_of_each_clock(schedule: Schedule) -> None:
-    """Days, weeks and months of every time zone of the machine, over all changes of a year."""
+    """Days, weeks and months of every time zone of the machine, over all clock changes of a year."""
     zones = clocks()
     assert sum(len(changes) > 1 for changes in zones.values()) > 10
     for zone, changes in zones.items():
@@ -182,7 +182,7 @@ def test_schedules_tile_time_over_each_change_of_each_clock(schedule: Schedule) 
 def test_schedules_whose_runs_are_late_by_seconds(
     schedule: Any, catchup: bool, tiles: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Airflow computes a run that is due anew when it parses the Dag; what does not tile is refused."""
+    """Airflow recomputes the next run when it parses the Dag; a schedule that does not tile is refused."""
     now, last, meet = pendulum.datetime(2026, 1, 1, 12), None, []
     restriction = TimeRestriction(now, None, catchup=catchup)
     for module in (interval_timetables, trigger_timetables):
@@ -200,26 +200,26 @@ def test_schedules_whose_runs_are_late_by_seconds(
 @pytest.mark.parametrize(
     ("delta", "start", "catchup", "tiles"),
     [
-        (HOUR, "2026-01-01T00:30Z", False, False),  # after 01:30 begins the interval of 02:00
+        (HOUR, "2026-01-01T00:30Z", False, False),  # the interval after 01:30 begins at 02:00
         (HOUR, "2026-01-01T00:00Z", False, True),
         (HOUR, "2026-01-01T00:30Z", True, True),
         (7 * DAY, "2026-01-05T00:00Z", False, False),  # a Monday; 1970 began on a Thursday
         (7 * DAY, "2026-01-08T00:00Z", False, True),
         (DAY, None, False, True),
-        (relativedelta(months=1), None, False, False),  # counted from the present
+        (relativedelta(months=1), None, False, False),  # counted from now
         (relativedelta(months=1), "2026-01-05T00:00Z", False, True),
     ],
 )
 def test_periods_whose_runs_are_late(
     delta: Any, start: str | None, catchup: bool, tiles: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is left out are whole periods, which a backfill reads, or the schedule is refused."""
+    """Only whole periods are left out, which a backfill can read, or the schedule is refused."""
     begin: Any = None if start is None else pendulum.parse(start)
     schedule: Any = DeltaDataIntervalTimetable(delta)
     restriction, whole = TimeRestriction(begin, None, catchup), []
     for late in (dt.timedelta(seconds=3), HOUR * 3 / 4, 5 * DAY):
         now, last = begin or pendulum.datetime(2026, 1, 5, 12, 30), None
-        monkeypatch.setattr(interval_timetables, "utcnow", lambda: now)  # noqa: B023 - called in this pass
+        monkeypatch.setattr(interval_timetables, "utcnow", lambda: now)  # noqa: B023 - called in this iteration
         for number in range(3):
             info = schedule.next_dagrun_info(last_automated_data_interval=last, restriction=restriction)
             now = info.run_after + number * late  # the first one is in time
@@ -287,14 +287,14 @@ def test_hours_tile_time_where_a_clock_is_put_forward(zone: str, change: str) ->
     ids=["tick", "mapper"],
 )
 def test_a_duration_that_agrees_is_accepted_on_a_day_without_midnight(schedule: Any, key: str) -> None:
-    """Havana's clock goes from 23:59 to 01:00: the day begins then, and ends at midnight."""
+    """Havana's clock jumps from 23:59 to 01:00: the day begins then, and ends at midnight."""
     date = dt.datetime(2026, 3, 8, 5, tzinfo=UTC)
     day = partition_of(schedule, key, date, DAY).interval
     assert day == Interval(date, date + 23 * HOUR, dt.timedelta())
 
 
 def test_the_key_of_an_hour_that_the_clock_skips_is_refused() -> None:
-    """No record has it."""
+    """No record can have it."""
     schedule = airflow.sdk.PartitionedAssetTimetable(
         assets=airflow.sdk.Asset("a"),
         default_partition_mapper=airflow.sdk.StartOfHourMapper(timezone="America/Havana"),
@@ -316,7 +316,7 @@ def test_the_key_of_an_hour_that_the_clock_skips_is_refused() -> None:
 def test_a_schedule_that_reads_again_after_its_change_is_a_warning(
     cron: str, zone: str, start_date: str, warned: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """After days of UTC, by the next interval of the scheduler; its start date is the way out."""
+    """After days in UTC, the scheduler's next interval overlaps; a start date is the remedy."""
     before = DataInterval(pendulum.datetime(2026, 6, 10), pendulum.datetime(2026, 6, 11))
     restriction = TimeRestriction(pendulum.parse(start_date), None, catchup=True)  # type: ignore[arg-type]
     scheduler = CronDataIntervalTimetable(cron, timezone=zone)
@@ -337,7 +337,7 @@ def test_a_schedule_that_reads_again_after_its_change_is_a_warning(
 def test_an_interval_is_read_while_the_api_server_does_not_tell_of_the_run_before(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Airflow asks for it on use."""
+    """Airflow requests it lazily."""
 
     class Away:
         def __bool__(self) -> bool:
@@ -350,7 +350,7 @@ def test_an_interval_is_read_while_the_api_server_does_not_tell_of_the_run_befor
 
 
 def test_a_run_that_is_triggered_after_a_skipped_time_is_told_what_to_do() -> None:
-    """On the last Sunday of March, Berlin's clock shows no 02:30."""
+    """On the last Sunday of March, Berlin's clock skips 02:30."""
     sunday = pendulum.datetime(2026, 3, 29, 12)
     scheduler = CronDataIntervalTimetable("30 2 * * *", timezone="Europe/Berlin")
     empty = scheduler.infer_manual_data_interval(run_after=sunday)

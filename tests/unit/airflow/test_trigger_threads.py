@@ -1,4 +1,4 @@
-"""Triggers ask Airflow from threads, over the one connection that their triggerer has to its supervisor."""
+"""Triggers call Airflow from threads, over the one connection that the triggerer has to its supervisor."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ QUESTIONS = 30
 
 @pytest.mark.process
 def test_each_thread_gets_the_answer_to_its_own_question() -> None:
-    """While the triggerer itself asks, as it does all the time.
+    """Meanwhile the triggerer itself sends requests, as it always does.
 
-    In a process of its own: a thread that waits for an answer which another one took could not be ended.
+    In a separate process: a thread could not be ended if it waits for an answer that another one got.
     """
     subprocess.run([sys.executable, __file__], check=True, timeout=60)
 

@@ -1,4 +1,4 @@
-"""Conditions in the triggerer: what is stored, what is asked, what is fired."""
+"""Conditions in the triggerer: what is stored, asked and fired."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ EVERY = [LAG, INTERVAL, COMMITTED, BATCHES, DRIVER]
 
 @pytest.mark.parametrize("trigger", EVERY, ids=lambda trigger: type(trigger).__name__)
 def test_trigger_survives_the_database_and_holds_no_secret(trigger: Any) -> None:
-    """What Airflow stores makes the same trigger again, and names the connection only."""
+    """Airflow's stored form creates the same trigger again, and has only the connection's id."""
     path, kwargs = trigger.serialize()
     assert path == f"{type(trigger).__module__}.{type(trigger).__qualname__}"
     stored = Trigger._decrypt_kwargs(Trigger.encrypt_kwargs(kwargs))
@@ -61,7 +61,7 @@ def test_trigger_survives_the_database_and_holds_no_secret(trigger: Any) -> None
 
 
 class Scripted(ConditionTrigger):
-    """Answers by a script; an exception is raised."""
+    """Answers from a script; exceptions are raised."""
 
     def __init__(self, *script: Any) -> None:
         super().__init__(poll_interval=0.01)
@@ -86,14 +86,14 @@ async def events_of(trigger: Any, limit: int = 10) -> list[Any]:
 
 
 def test_condition_is_asked_until_it_holds_and_fires_once() -> None:
-    """Nothing yet, brokers away, then the answer: one event, with the connection's settings each time."""
+    """Nothing yet, brokers down, then the answer: one event; the connection's settings are read each time."""
     trigger = Scripted(None, BrokersUnavailable("no broker"), None, {"lag": 5})
     assert asyncio.run(events_of(trigger)) == [{"answer": {"lag": 5}}]
     assert [kafka["bootstrap.servers"] for kafka in trigger.asked] == ["broker:9092"] * 4
 
 
 def test_triggerer_asks_an_interval_after_the_sensor() -> None:
-    """It has just asked; and an answer at once could overtake the end of the process that deferred."""
+    """The sensor has just asked; an immediate answer could overtake the end of the deferring process."""
     trigger = Scripted({"lag": 5})
     trigger.poll_interval = 3600.0
 
@@ -133,7 +133,7 @@ def test_a_cluster_that_hangs_stops_no_other_trigger() -> None:
 
 
 def test_question_that_cannot_be_answered_ends_the_trigger_with_its_reason() -> None:
-    """The sensor learns the class of the error, and decides whether to retry."""
+    """The sensor gets the class of the error, and decides whether to retry."""
     trigger = Scripted(None, AuthorizationFailed("no Describe on group g"))
     assert asyncio.run(events_of(trigger)) == [
         {
@@ -144,7 +144,7 @@ def test_question_that_cannot_be_answered_ends_the_trigger_with_its_reason() -> 
 
 
 def test_failures_outside_the_question_are_asked_again_a_few_times() -> None:
-    """A connection that cannot be read now may be readable next time; ten times in a row fail the task."""
+    """A connection that cannot be read now may be readable later; ten failures in a row fail the task."""
     failures = [RuntimeError("API server is busy")] * (MAX_FAILURES - 1)
     trigger = Scripted(*failures, None, *failures, {"lag": 5})
     assert asyncio.run(events_of(trigger)) == [{"answer": {"lag": 5}}]
@@ -153,7 +153,7 @@ def test_failures_outside_the_question_are_asked_again_a_few_times() -> None:
 
 
 def test_credentials_that_were_changed_are_read_by_the_next_question() -> None:
-    """The sensor has asked with them before it was deferred."""
+    """The sensor worked with the old ones before it was deferred."""
     failures = [CredentialsRefused("the broker refused the credentials")] * (MAX_FAILURES - 1)
     assert asyncio.run(events_of(Scripted(*failures, {"lag": 5}))) == [{"answer": {"lag": 5}}]
     (event,) = asyncio.run(events_of(Scripted(*failures, *failures)))
@@ -161,7 +161,7 @@ def test_credentials_that_were_changed_are_read_by_the_next_question() -> None:
 
 
 def test_triggerer_is_not_blocked_while_brokers_are_asked() -> None:
-    """Other triggers of the same process go on while a question waits for its answer."""
+    """Other triggers of the process run while a condition waits for its answer."""
 
     asked, went_on = threading.Event(), threading.Event()
     others_ran: list[bool] = []
@@ -200,7 +200,7 @@ def lag(*spans: tuple[int, int]) -> Unread:
 def test_lag_fires_when_there_is_enough_or_anything_late(
     monkeypatch: pytest.MonkeyPatch, any_after: str | None, found: Unread, fires: bool
 ) -> None:
-    """min_records over all partitions; after the delay one record is enough, none never is."""
+    """min_records applies to all partitions together; after the delay one record is enough."""
     monkeypatch.setattr("airflow_eos.engine.lag.unread", lambda *_, **__: found)
     trigger = KafkaLagTrigger(
         topics=["src"], group_id="g", min_records=10, any_after=any_after, ledger_topic="l"
@@ -216,7 +216,7 @@ def test_lag_fires_when_there_is_enough_or_anything_late(
 def test_group_that_begins_at_the_end_is_not_waited_for_before_it_has_a_position(
     monkeypatch: pytest.MonkeyPatch, start: Any, fires: bool
 ) -> None:
-    """Nothing is unread where it begins, at whatever look: the run behind the sensor fixes the position."""
+    """At its start nothing is unread, however often it is polled: the next run sets its position."""
     nowhere = Unread(lag((7, 7), (3, 5)).ranges, {"src": "id"}, frozenset({TopicPartition("src", 0)}))
     monkeypatch.setattr("airflow_eos.engine.lag.unread", lambda *_, **__: nowhere)
     trigger = KafkaLagTrigger(topics=["src"], group_id="g", min_records=10, start=start, ledger_topic="l")
@@ -225,7 +225,7 @@ def test_group_that_begins_at_the_end_is_not_waited_for_before_it_has_a_position
 
 
 def test_interval_fires_when_no_partition_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The condition is the engine's; the trigger passes on what the sensor was given."""
+    """The engine checks the condition; the trigger passes the sensor's arguments on."""
     asked: list[Any] = []
     answers: list[list[str]] = [["src-0 holds nothing"], []]
 
@@ -241,7 +241,7 @@ def test_interval_fires_when_no_partition_is_waited_for(monkeypatch: pytest.Monk
 
 
 def test_run_is_waited_for_until_the_ledger_holds_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No ledger yet and no record yet are no answer; the record's summary is."""
+    """A missing ledger or record is not an answer; the record's summary is."""
     answers: list[Any] = [LedgerMissing("none"), None, a_record()]
 
     def record(*_: Any, **named: Any) -> Any:

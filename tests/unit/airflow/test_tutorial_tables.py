@@ -1,4 +1,4 @@
-"""The tutorial of tables: what needs neither broker nor Spark is done as the page says."""
+"""The tables tutorial: steps that need neither broker nor Spark work as on the page."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PAGE = (Path(__file__).resolve().parents[3] / "docs" / "tutorial-tables.md").rea
 
 @pytest.fixture
 def shell(tmp_path: Path) -> dict[str, str]:
-    """The environment of a terminal in which the connection was exported, in a folder with the programs."""
+    """The environment of a terminal with the connection exported, in a folder with the programs."""
     for name in ("create_table.py", "hold.py", "query.py"):
         (tmp_path / name).write_text(block(PAGE, "python", f"# {name}"))
     export = f"cd {tmp_path}\n{block(PAGE, 'console', 'mkdir -p lake')}env -0"
@@ -35,22 +35,22 @@ for name in sys.argv[1:]:
 
 
 def run(shell: dict[str, str], folder: Path, *names: str) -> list[str]:
-    """Run programs, which share the import of Airflow; return what each of them prints."""
+    """Run programs, which share the import of Airflow; return each one's output."""
     command = [sys.executable, "-c", ONE_AFTER_THE_OTHER, *names]
     done = subprocess.run(command, cwd=folder, env=shell, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    return [line for line in done.stdout.splitlines() if "[warning" not in line]
+    return [line for line in done.stdout.splitlines() if "[warning" not in line and "[info" not in line]
 
 
 def lock(folder: Path, timeout: float) -> None:
-    """Take the write lock of the catalog's database, and let it go."""
+    """Take the write lock of the catalog's database, and release it."""
     with closing(sqlite3.connect(folder / "lake" / "catalog.db", timeout=timeout)) as connection:
         connection.execute("begin immediate")
 
 
 @pytest.mark.process
 def test_the_programs_of_the_page_work(shell: dict[str, str], tmp_path: Path) -> None:
-    """The table is there, the query finds no rows yet, and what holds the catalog lets it go."""
+    """The table exists, the query finds no rows yet, and the programs release the catalog."""
     created, queried = run(shell, tmp_path, "create_table.py", "query.py")
     assert "has the columns item, price, ordered_at" in created
     assert queried == "[(0, 0, 0, None)]"

@@ -12,7 +12,7 @@ from airflow_eos.exceptions import RequestRefused
 
 
 def api_versions(add_partitions, supported=None, finalized=None):
-    """Return an ApiVersions answer as it comes off the wire, in version 3."""
+    """Return an ApiVersions answer in its wire form, in version 3."""
     answer = ApiVersionsResponse(
         error_code=0,
         throttle_time_ms=0,
@@ -33,7 +33,7 @@ def api_versions(add_partitions, supported=None, finalized=None):
 
 
 def settings_of(broker, code, values):
-    """Return a DescribeConfigs answer as it comes off the wire, in version 4."""
+    """Return a DescribeConfigs answer in its wire form, in version 4."""
     result = DescribeConfigsResponse.DescribeConfigsResult
     configs = [
         result.DescribeConfigsResourceResult(
@@ -60,8 +60,8 @@ def settings_of(broker, code, values):
 class FakeConnections:
     """Brokers 1 to n.
 
-    :param versions: of AddPartitionsToTxn, or a whole answer, or an exception.
-    :param settings: by name, or an error code, or an exception.
+    :param versions: versions of AddPartitionsToTxn, or a whole answer, or an exception.
+    :param settings: settings by name, or an error code, or an exception.
     """
 
     def __init__(self, versions, settings):
@@ -125,7 +125,7 @@ FORBIDDEN = 31
     ],
 )
 def test_verification_must_hold_on_every_broker(versions, settings, expected):
-    """One that is too old or has it off decides; the unreadable is unknown; the dead do not count."""
+    """One that is too old, or has it off, decides; unreadable ones are unknown; dead ones do not count."""
     assert verified(versions, settings) is expected
 
 
@@ -144,13 +144,13 @@ def test_verification_must_hold_on_every_broker(versions, settings, expected):
 def test_a_broker_that_keeps_its_request_version_from_clients_is_known_by_its_features(
     hidden, supported, finalized, expected
 ):
-    """Version 4 of AddPartitionsToTxn is for brokers among themselves (KAFKA-15757)."""
+    """Version 4 of AddPartitionsToTxn is only used between brokers (KAFKA-15757)."""
     answer = api_versions(hidden, supported, finalized)
     assert verified([answer], [ON]) is expected
 
 
 def test_features_of_one_broker_do_not_speak_for_an_older_one():
-    """Each broker must show it; what one supports says nothing of the others."""
+    """Each broker has to show the feature; one broker proves nothing about the others."""
     new, old = api_versions(3, {"metadata.version": 25}), api_versions(3, {"metadata.version": 11})
     assert verified([new, old], [ON, ON]) is False
 
@@ -176,7 +176,7 @@ def test_other_failures_are_no_answer():
 
 
 def test_brokers_that_do_not_answer_are_no_answer():
-    """Without a single broker nothing is known of any."""
+    """Without any answer, nothing is known."""
     with pytest.raises(KafkaConnectionError):
         broker_features(FakeConnections([DOWN], [ON]), timeout=1.0)
     with pytest.raises(KafkaConnectionError):

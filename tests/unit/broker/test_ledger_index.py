@@ -1,4 +1,4 @@
-"""A look-up by the index finds what one without it does, whatever the log holds, and reads little of it."""
+"""A look-up with the index finds what one without it finds, whatever the log has, and reads little of it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def producer_of(value):
 
 
 def last(result):
-    """Return the offset of the last record of each key that is not evidence."""
+    """Return the offset of each key's last record that counts as evidence."""
     return {key: max(r.offset for r in result.rejected if r.key == key) for key, _, _ in result.rejected}
 
 
@@ -108,9 +108,9 @@ steps = st.one_of(
 
 @given(st.lists(steps, max_size=40), st.lists(st.integers(1, 5), max_size=10), st.booleans())
 def test_a_look_up_by_the_index_finds_what_one_without_it_does(history, sizes, kept):
-    """For every history of interleaved producers, strangers too, with an index written at any moment of it.
+    """For every history of interleaved producers, also others', with an index written at any point of it.
 
-    Also by a reader that knew an index of before.
+    The same holds for a reader that knows an earlier index.
     """
     log = HandWrittenLog()
     with pytest.MonkeyPatch.context() as patch:
@@ -148,7 +148,7 @@ def test_a_look_up_by_the_index_finds_what_one_without_it_does(history, sizes, k
 
 @given(st.lists(steps, max_size=40), st.integers(1, 2))
 def test_neighbours_are_those_of_all(history, count):
-    """Of a beginning of keys at least the nearest ones on each side, and nothing that is not there."""
+    """At least the nearest keys with a prefix on each side, and no key that does not exist."""
     log = HandWrittenLog()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(index_format, "LEAF_ENTRIES", 2)
@@ -181,7 +181,7 @@ def test_neighbours_are_those_of_all(history, count):
 
 
 def filled(monkeypatch, records=200):
-    """A log of so many runs and an index of it; and what look-ups read of it from then on, in batches."""
+    """A log of this many runs and an index of it; and the batches that look-ups read from then on."""
     log, read = HandWrittenLog(), []
 
     def fetch_answers(*args, isolation="read_committed", max_bytes=0):
@@ -205,7 +205,7 @@ def ask(log, *names, prefixes=()):
 
 
 def test_what_is_read_does_not_grow(monkeypatch, small):
-    """The tail, a root, a leaf, a record: the same behind 50 runs as behind 400."""
+    """The tail, a root, a leaf, a record: the same after 50 runs as after 400."""
     needed = []
     for records in (50, 400):
         log, _, read = filled(monkeypatch, records)
@@ -232,14 +232,14 @@ def test_what_the_log_does_not_confirm_is_not_believed(monkeypatch, small, damag
     root = indexed.index_root(0)[1]
     leaf = root.leaf_of("run:a/0007")
     offset = leaf.offset if damage == "leaf" else indexed.index_leaf(0, leaf)["run:a/0007"].offset
-    if damage == "record":  # and a later one of the key: what compaction leaves
+    if damage == "record":  # and a later one of the key, as after compaction
         log.write(1, ("run:a/0007", producer_of("later")))
         log.finish(1, COMMIT)
     remove(log, offset)
     wanted = KeyQuery(frozenset({"run:a/0007", "run:a/0008"}))
     found = indexed.reader.committed("connections", 0, log.stable, wanted, Evidence())
     assert sorted(found.committed) == ["run:a/0007", "run:a/0008"]
-    assert indexed.keeper.extend(0).is_whole  # it mends what is damaged
+    assert indexed.keeper.extend(0).is_whole  # it repairs the damage
     read.clear()
     assert sorted(ask(log, "run:a/0007", "run:a/0008")) == ["run:a/0007", "run:a/0008"]
     assert sum(read) < 40
@@ -259,21 +259,21 @@ def remove(log, offset):
 
 
 def test_an_index_that_no_run_wrote_is_not_used(monkeypatch, small):
-    """One outside of a transaction, or that names another producer, says nothing; the one before counts."""
+    """An index without a transaction, or naming another producer, does not count; the earlier one does."""
     log, _, _ = filled(monkeypatch)
     lie = index_format.IndexRoot("id", through=log.end)
     log.write(None, (keys.INDEX.root, lie.to_json((INDEXER, 0))))
     log.write(1, (keys.INDEX.root, lie.to_json((INDEXER, 0))))
     log.finish(1, COMMIT)
     assert list(ask(log, "run:a/0007")) == ["run:a/0007"]
-    log.write(1, (keys.INDEX.root, lie.to_json((1, 0))))  # shows that it would be believed, were it ours
+    log.write(1, (keys.INDEX.root, lie.to_json((1, 0))))  # it would be accepted if it were ours
     log.finish(1, COMMIT)
     assert ask(log, "run:a/0007") == {}
 
 
 @pytest.mark.parametrize("value", ["garbage", '{"v": 99}', '{"v":1,"content":"AAAA"}'])
 def test_an_index_that_cannot_be_read_is_none(monkeypatch, small, value):
-    """Also of a newer version: all is read, nothing fails."""
+    """Also an index of a newer version: everything is read, nothing fails."""
     log, _, _ = filled(monkeypatch)
     log.write(1, (keys.INDEX.root, value))
     log.finish(1, COMMIT)
@@ -281,7 +281,7 @@ def test_an_index_that_cannot_be_read_is_none(monkeypatch, small, value):
 
 
 def test_neighbours_stay_together():
-    """Contents of leaves are in order of keys, about as full as each other, and nothing is lost."""
+    """Leaves are in the order of keys and about equally full, and no key is lost."""
     places = {f"k{n:05d}": index_format.Place(n, "record") for n in range(4_500)}
     found = index_format.split(places)
     assert [len(one) for one in found] == [1500, 1500, 1500]
@@ -290,7 +290,7 @@ def test_neighbours_stay_together():
 
 
 def test_a_leaf_that_expands_without_end_is_refused():
-    """What stands in the ledger may be a stranger's."""
+    """Another client may have written it to the ledger."""
     import base64
     import zlib
 

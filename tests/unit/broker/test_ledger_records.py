@@ -1,4 +1,4 @@
-"""Small batches of text are read record by record, as the columnar decoder reads them."""
+"""Small batches of text are read record by record, with the same result as from the columnar decoder."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_records_are_read_as_they_were_written(rows):
 
 
 def test_compressed_batches_are_read():
-    """The columnar decoder unpacks them."""
+    """The columnar decoder decompresses them."""
     gzip = zlib.compressobj(wbits=31)
     batch = raw(
         write(
@@ -73,14 +73,14 @@ def test_compressed_batches_are_read():
     ],
 )
 def test_records_that_do_not_fill_their_batch_are_corrupt(section):
-    """Lengths that lead out of the batch, or leave something over, are an error that names the place."""
+    """Lengths beyond the batch, or that leave a rest, are an error that names the place."""
     batch = raw(write([Record(7, 0, b"k", b"v")], base_offset=7, section=section))
     with pytest.raises(CorruptBatch, match="topic-3 at offset 7"):
         records_of(batch, 100)
 
 
 def test_a_wrong_checksum_is_corrupt():
-    """Records and markers alike."""
+    """In records and in markers."""
     for blob in (write([Record(0, 0, b"k", b"v")]), marker(COMMIT, 5, 0)):
         damaged = bytearray(blob)
         damaged[-1] ^= 1
@@ -90,7 +90,7 @@ def test_a_wrong_checksum_is_corrupt():
 
 
 def test_markers_say_how_the_transaction_ended():
-    """Commit and abort of their producer, at their offset; other control records are nobody's end."""
+    """Commit or abort of their producer, at their offset; other control records end no transaction."""
     assert list(markers_of(raw(marker(COMMIT, 5, 9)))) == [LedgerEntry(9, 5, "commit")]
     assert list(markers_of(raw(marker(ABORT, 6, 10)))) == [LedgerEntry(10, 6, "abort")]
     assert list(markers_of(raw(marker(2, 6, 11)))) == []
@@ -98,6 +98,6 @@ def test_markers_say_how_the_transaction_ended():
 
 
 def test_markers_of_later_versions_are_read():
-    """A key with more fields than today is read by its first two (KIP-98)."""
+    """A key with more fields than today's is read by its first two (KIP-98)."""
     longer = raw(marker(COMMIT, 5, 9, key=b"\0\1\0\1more"))
     assert list(markers_of(longer)) == [LedgerEntry(9, 5, "commit")]

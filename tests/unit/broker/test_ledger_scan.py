@@ -1,4 +1,4 @@
-"""Look-ups find what a read_committed reader would find, by the bytes of the keys."""
+"""Look-ups find what a read_committed reader would find, by searching for the bytes of the keys."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_key_is_preceded_by_its_length(key, expected):
 
 
 def last(result):
-    """Return the offset of the last record of each key that is not evidence."""
+    """Return the offset of each key's last record that counts as evidence."""
     return {key: max(r.offset for r in result.rejected if r.key == key) for key, _, _ in result.rejected}
 
 
@@ -73,9 +73,9 @@ steps = st.one_of(
 
 @given(st.lists(steps, max_size=40), st.lists(st.integers(1, 5), max_size=10))
 def test_committed_values_are_those_of_a_read_committed_reader(history, sizes):
-    """For every history of three interleaved producers and every way a broker cuts its answers.
+    """For every history of three interleaved producers, and every way in which brokers cut their answers.
 
-    What stands in no transaction is no value, and named where nothing of ours is behind it.
+    A record outside of transactions is not a value, and is named unless a later record of ours exists.
     """
     log = Log()
     for act, producer, rows in history:
@@ -132,7 +132,7 @@ def test_committed_values_are_those_of_a_read_committed_reader(history, sizes):
 
 
 def test_an_aborted_transaction_that_began_in_an_earlier_answer_stays_aborted(log):
-    """The broker lists it with every answer it overlaps; its batches are judged by its first offset."""
+    """The broker lists it with every answer that it overlaps; its first offset decides for its batches."""
     log.write(1, ("run", "good"))
     log.finish(1, COMMIT)
     log.write(1, ("other", "x"))
@@ -144,7 +144,7 @@ def test_an_aborted_transaction_that_began_in_an_earlier_answer_stays_aborted(lo
 
 
 def test_the_tail_has_markers_of_every_producer(log):
-    """In offset order, beside the records of the wanted keys."""
+    """In offset order, together with the records of the wanted keys."""
     log.write(1, ("open", "x"))
     log.write(2, ("run", "mine"))
     log.finish(2, COMMIT)
@@ -160,7 +160,7 @@ def test_the_tail_has_markers_of_every_producer(log):
 
 @pytest.mark.parametrize("length", [1, 63, 64, 5000])
 def test_a_length_of_too_many_bytes_hides_no_record(log, length):
-    """Brokers take it as it is; for a compaction it is the same key."""
+    """Brokers accept it unchanged; for compaction it is the same key."""
     key = "k" * length
     spelled = bytes((length << 1 & 0x7F | 0x80, length >> 6 & 0x7F | 0x80, length >> 13 | 0x80, 0))
     fields = b"\0\0\0" + spelled + key.encode() + varint(-1) + varint(0)
@@ -186,7 +186,7 @@ def test_a_batch_that_holds_no_text_hides_no_record(log):
 
 
 def test_a_batch_that_cannot_be_read_hides_no_key(log):
-    """In no transaction: it is ignored, and its keys are no free ones; in one it is an error."""
+    """Outside of a transaction it is ignored, but its keys count as taken; inside one it is an error."""
     broken = write([Record(0, 0, b"run", None), Record(1, 0, b"other", None)], count=1)
     log.batches.append(broken)
     log.end = 2
@@ -203,7 +203,7 @@ def test_a_batch_that_cannot_be_read_hides_no_key(log):
 
 @pytest.mark.parametrize("count", [1, 20])
 def test_headers_of_others_hide_no_record(count):
-    """Hundreds of thousands, which brokers take: they are stepped over."""
+    """Brokers accept hundreds of thousands of headers: they are skipped."""
     many = tuple(("", None) for _ in range(200_000))
     rows = [Record(offset, 0, b"run", None, many if not offset else ()) for offset in range(count)]
     batch = next(iter_batches(write(rows), "ledger", 0))
@@ -212,7 +212,7 @@ def test_headers_of_others_hide_no_record(count):
 
 @pytest.mark.parametrize("attributes", [0, 1], ids=["plain", "gzip"])
 def test_where_there_is_a_key_only_signed_records_count(log, attributes):
-    """Below the offset where signing began all do; a signature is of its batch's producer."""
+    """Below the offset from which on signatures count all do; a signature covers its batch's producer."""
     key = LedgerKey("a-secret-of-length")
     gzip = zlib.compressobj(wbits=31)
 
@@ -251,7 +251,7 @@ def test_where_there_is_a_key_only_signed_records_count(log, attributes):
 
 
 def test_a_value_tells_whether_it_is_signed_on_both_sides_of_the_last_stable_offset(log):
-    """A caller without a key reads it too: it is refused by a ledger whose own records are signed."""
+    """A caller without a key also needs it: a ledger with signed records refuses it."""
     rows = [
         Record(0, 0, b"run", b"signed", (("airflow-eos-signature", b"any"),)),
         Record(1, 0, b"cursor", b"unsigned", ()),

@@ -1,4 +1,4 @@
-"""Calls into librdkafka end in time, although librdkafka does not."""
+"""Calls into librdkafka end in time, although librdkafka itself may not."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from airflow_eos.exceptions import BrokersUnavailable, ProducerFenced
 
 
 class Interrupted(BaseException):
-    """Raised by a signal handler, as Airflow does when a task is killed."""
+    """Raised by a signal handler, like Airflow's when a task is killed."""
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def never() -> Iterator[threading.Event]:
 
 
 def test_result_and_error_pass() -> None:
-    """As without the thread; the call is told its time-out."""
+    """As without the thread; the call gets its time-out."""
 
     def fenced(_timeout: float) -> None:
         raise KafkaException(KafkaError(KafkaError._FENCED))
@@ -48,13 +48,13 @@ def test_call_that_never_comes_back_is_given_up(never: threading.Event) -> None:
 
 
 def test_signal_reaches_the_caller_while_it_waits(never: threading.Event) -> None:
-    """A kill is not put off until librdkafka returns."""
+    """A kill does not wait until librdkafka returns."""
 
     def interrupt(_signum: int, _frame: Any) -> None:
         raise Interrupted
 
     def hang(_timeout: float) -> None:
-        # From the call itself: never before the caller expects it.
+        # Sent by the call itself, so that it cannot arrive before the caller expects it.
         time.sleep(0.2)
         signal.pthread_kill(caller, signal.SIGUSR1)
         never.wait()

@@ -23,7 +23,7 @@ from airflow_eos.wire.ignored_settings import BULK_PRODUCING
 
 
 def test_call_backs_of_the_connection_are_not_taken_over():
-    """They belong to the clients the connection's author makes; the rest is kept."""
+    """They are for clients that the connection's author creates; other settings are kept."""
     settings = base_settings(
         ClientConfig.of(
             {
@@ -56,7 +56,7 @@ def test_call_backs_of_the_connection_are_not_taken_over():
     ],
 )
 def test_a_lost_broker_is_tried_again_within_a_second(theirs, shortest, longest):
-    """librdkafka's own 10 s are long; what the connection says wins, and is taken by librdkafka."""
+    """librdkafka's own limit of 10 s is too long; the connection's settings take precedence."""
     settings = base_settings(ClientConfig.of({"bootstrap.servers": "127.0.0.1:1", **theirs}))
     assert settings["reconnect.backoff.ms"] == shortest
     assert settings.get("reconnect.backoff.max.ms") == longest
@@ -81,7 +81,7 @@ def made(settings, **timeouts):
     ],
 )
 def test_a_setting_that_librdkafka_refuses_is_named(settings, named):
-    """As a mistake in the connection."""
+    """The error calls it a mistake in the connection."""
     with pytest.raises(ConfigurationError, match=re.escape(named)):
         made(settings)
 
@@ -96,7 +96,7 @@ def test_a_refused_setting_is_to_be_corrected(settings):
 @pytest.mark.parametrize("value", [0, 1, "zip"])
 @pytest.mark.parametrize("key", sorted(BULK_PRODUCING))
 def test_settings_of_bulk_producing_reach_no_client(key, value):
-    """Neither their values nor their limits: a report on errors only would never acknowledge a record."""
+    """Neither their values nor their limits: with reports of errors only, no record would be acknowledged."""
     made({key: value})
 
 
@@ -107,7 +107,7 @@ def test_requests_may_take_as_long_as_a_transaction():
 
 @pytest.mark.parametrize(("given", "used"), [({}, 12_000), ({"socket.timeout.ms": "45000"}, 45_000)])
 def test_a_coordinator_that_is_frozen_is_given_up(monkeypatch, given, used):
-    """Long before a record's delivery time-out, by which librdkafka would ask no other one."""
+    """Long before a record's delivery time-out, before which librdkafka would not try another one."""
     settings = {}
     monkeypatch.setattr(
         "airflow_eos.broker.producer.Producer",
@@ -118,7 +118,7 @@ def test_a_coordinator_that_is_frozen_is_given_up(monkeypatch, given, used):
 
 
 def test_only_refusals_are_kept():
-    """A lost connection may come back; refused credentials do not get better."""
+    """A lost connection may come back; refused credentials stay refused."""
     refusals = Refusals()
     refusals.take(KafkaError(KafkaError._TRANSPORT))
     assert refusals.last is None
@@ -128,7 +128,7 @@ def test_only_refusals_are_kept():
 
 @pytest.mark.parametrize("lost", ["_TRANSPORT", "_TIMED_OUT", "_DESTROY", "_DESTROY_BROKER"])
 def test_a_connection_lost_while_it_authenticates_is_no_refusal(lost):
-    """librdkafka gives it the code of a refusal."""
+    """librdkafka uses the error code of a refusal for it."""
     reason = KafkaError(getattr(KafkaError, lost)).str()
     refusals = Refusals()
     refusals.take(
@@ -138,7 +138,7 @@ def test_a_connection_lost_while_it_authenticates_is_no_refusal(lost):
 
 
 def test_a_token_that_cannot_be_got_is_no_refusal():
-    """Confluent-kafka gives it the code of one."""
+    """Confluent-kafka uses the error code of a refusal for it."""
     words = "OAuth token not set within 10 seconds timeout"
     error = explained(KafkaError(KafkaError.SASL_AUTHENTICATION_FAILED, words), "producer of 'id'")
     assert isinstance(error, BrokersUnavailable)
@@ -147,7 +147,7 @@ def test_a_token_that_cannot_be_got_is_no_refusal():
 
 @pytest.mark.chaos
 def test_confluent_kafkas_words_for_a_token_that_cannot_be_got_are_known():
-    """Measured with the installed one, which waits ten seconds."""
+    """Measured with the installed version, which waits for ten seconds."""
 
     def unreachable(_):
         raise ConnectionResetError
@@ -162,7 +162,7 @@ def test_confluent_kafkas_words_for_a_token_that_cannot_be_got_are_known():
 
 
 class HangsUp(socketserver.BaseRequestHandler):
-    """A broker that ends the connection instead of answering SaslHandshake."""
+    """A broker that closes the connection instead of answering SaslHandshake."""
 
     def handle(self):
         while size := self.request.recv(4, socket.MSG_WAITALL):
@@ -178,7 +178,7 @@ class HangsUp(socketserver.BaseRequestHandler):
 
 
 def test_librdkafkas_words_for_a_lost_connection_are_known():
-    """Measured with the installed one: a connection that breaks after SaslHandshake was sent."""
+    """Measured with the installed version: the connection breaks after SaslHandshake was sent."""
     refusals, heard = Refusals(), []
 
     def take(error):

@@ -1,4 +1,4 @@
-"""confluent-kafka's failures become this package's errors, with what was asked and what to do."""
+"""confluent-kafka's failures become this package's errors, with the request and the remedy."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from airflow_eos.exceptions import (
     ],
 )
 def test_every_error_names_request_answer_and_next_step(code, kind, advice):
-    """The class says what kind of problem it is, the text what to do."""
+    """The class tells the kind of problem, the text what to do."""
     error = explained(KafkaError(code), "EndTxn of 'work'")
     assert type(error) is kind
     assert str(error).startswith("EndTxn of 'work': ")
@@ -52,7 +52,7 @@ def test_every_error_names_request_answer_and_next_step(code, kind, advice):
 
 
 def test_a_kafka_exception_is_returned_as_its_error():
-    """attempt returns what was raised, and a result otherwise."""
+    """attempt returns the error that was raised, or the result."""
 
     def fails():
         raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
@@ -64,7 +64,7 @@ def test_a_kafka_exception_is_returned_as_its_error():
 
 
 def test_other_exceptions_pass():
-    """Only Kafka's own failures are translated; an interrupt least of all."""
+    """Only Kafka's own failures are translated, and certainly not an interrupt."""
 
     def interrupted():
         raise KeyboardInterrupt

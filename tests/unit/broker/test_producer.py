@@ -26,7 +26,7 @@ NOWHERE = ClientConfig.of({"bootstrap.servers": "127.0.0.1:1"})
 
 @pytest.fixture
 def statistics(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The statistics that were served, as they come."""
+    """The statistics that were delivered, in order."""
     served: list[str] = []
     monkeypatch.setattr(
         producer_module._Events, "statistics", lambda _events, document: served.append(document)
@@ -43,7 +43,7 @@ def producer(statistics: list[str]) -> Iterator[TransactionalProducer]:
 
 
 class RefusedOnce:
-    """An instance whose first broker refuses it; another one answers, slowly."""
+    """An instance that is refused by its first broker; another one answers, slowly."""
 
     def __init__(self, settings: dict[str, Any], **_: Any) -> None:
         self._settings = settings
@@ -70,7 +70,7 @@ class RefusedOnce:
 
 
 def test_a_refusal_is_forgotten_when_a_broker_has_answered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A time-out after it is another matter, and is tried again."""
+    """A later time-out is another problem, and is retried."""
     monkeypatch.setattr(producer_module, "Producer", RefusedOnce)
     made = TransactionalProducer(NOWHERE, "eos.g", transaction_timeout=60.0, delivery_timeout=30.0)
     try:
@@ -93,7 +93,7 @@ class Occupied(RefusedOnce):
 def test_a_last_slice_without_an_answer_does_not_hide_the_answer_before(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its time-out would blame brokers that are away: the coordinator has said what it waits for."""
+    """Its time-out would blame unavailable brokers, although the coordinator has said what it waits for."""
     monkeypatch.setattr(producer_module, "Producer", Occupied)
     monkeypatch.setattr(producer_module, "_INIT_SLICE_SECONDS", 0.2)
     made = TransactionalProducer(NOWHERE, "eos.g", transaction_timeout=60.0, delivery_timeout=30.0)
@@ -105,7 +105,7 @@ def test_a_last_slice_without_an_answer_does_not_hide_the_answer_before(
 
 
 class Unanswered(RefusedOnce):
-    """An instance whose records nobody acknowledges."""
+    """An instance whose records are never acknowledged."""
 
     def produce(self, *_: Any, **__: Any) -> None:
         pass
@@ -114,7 +114,7 @@ class Unanswered(RefusedOnce):
 def test_records_that_are_not_acknowledged_are_told_before_the_time_is_over(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A ledger without replicas in sync: the delivery time-out is two minutes."""
+    """A ledger without in-sync replicas: the delivery time-out is two minutes."""
     monkeypatch.setattr(producer_module, "Producer", Unanswered)
     monkeypatch.setattr(producer_module, "SILENT_SECONDS", 0.1)
     monkeypatch.setattr(backoff, "SILENT_SECONDS", 0.1)
@@ -129,7 +129,7 @@ def test_records_that_are_not_acknowledged_are_told_before_the_time_is_over(
 
 @pytest.mark.parametrize("client_id", ["CORP\\airflow", 'a "quoted" id', "two\nlines", '"eos": {'])
 def test_the_producer_id_is_found_behind_any_client_id(client_id: str) -> None:
-    """librdkafka does not escape it in its statistics."""
+    """librdkafka does not escape the client id in its statistics."""
     events = producer_module._Events()
     eos = {"idemp_state": "Assigned", "producer_id": 7, "producer_epoch": 2, "epoch_cnt": 0}
     events.statistics(f'{{ "client_id": "{client_id}", "eos": {json.dumps(eos)} }}')
@@ -137,7 +137,7 @@ def test_the_producer_id_is_found_behind_any_client_id(client_id: str) -> None:
 
 
 def test_an_exception_of_a_callback_fails_the_instance(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It does not end the thread that polls."""
+    """It does not end the polling thread."""
 
     def failing(_events: object, _document: str) -> None:
         raise ValueError("no JSON")
@@ -152,9 +152,9 @@ def test_an_exception_of_a_callback_fails_the_instance(monkeypatch: pytest.Monke
 
 
 def test_a_closed_producer_is_no_longer_served(producer: TransactionalProducer) -> None:
-    """Also after a commit that came back: nothing refers to the instance any more."""
+    """Also after a commit that has returned: nothing references the instance any more."""
     with pytest.raises(EosError, match="a commit: "):
-        producer.commit("a commit", 5.0)  # refused: nothing was begun
+        producer.commit("a commit", 5.0)  # refused: no transaction was begun
     producer.close()
     assert not producer._thread.is_alive()
 
@@ -162,7 +162,7 @@ def test_a_closed_producer_is_no_longer_served(producer: TransactionalProducer) 
 def test_an_instance_is_served_until_a_commit_that_was_given_up_returns(
     monkeypatch: pytest.MonkeyPatch, statistics: list[str]
 ) -> None:
-    """The call keeps the instance alive, and its statistics would pile up."""
+    """The call keeps the instance alive, and its unread statistics would pile up."""
     returns = threading.Event()
 
     class Hanging(confluent_kafka.Producer):

@@ -45,7 +45,7 @@ def kinds(coverage: Coverage) -> list[tuple[int, int, Kind]]:
 
 
 def test_runs_that_tile_say_so_in_one_sentence():
-    """Each offset by one run; what is behind them is not read yet."""
+    """Each offset by one run; later ones are not read yet."""
     found = cover(run(1, (0, 0, 40)), run(2, (0, 40, 90)))
     assert found.sentence == "2 runs tile offsets [0, 90) of src-0 without gap or overlap"
     assert kinds(found) == [(0, 40, Kind.READ), (40, 90, Kind.READ), (90, 100, Kind.UNREAD)]
@@ -54,7 +54,7 @@ def test_runs_that_tile_say_so_in_one_sentence():
 
 
 def test_each_partition_has_its_own_range():
-    """Of many the offsets are counted: one range over all partitions would be true of none."""
+    """For many partitions the offsets are counted: a single range would be true of none."""
     two = cover(run(1, (0, 3, 40), (1, 1_438, 2_162)))
     assert two.sentence == (
         "1 run tiles offsets [3, 40) of src-0 and [1,438, 2,162) of src-1 without gap or overlap"
@@ -64,7 +64,7 @@ def test_each_partition_has_its_own_range():
 
 
 def test_a_gap_is_named_with_its_place():
-    """And it is no longer whole."""
+    """The coverage is no longer whole."""
     found = cover(run(1, (0, 0, 1200)), run(3, (0, 1300, 2000)), stable=2000)
     assert not found.is_whole
     assert found.sentence == (
@@ -80,21 +80,21 @@ def test_an_overlap_is_named_with_its_place():
 
 
 def test_what_retention_took_before_anybody_read_it_is_said():
-    """A gap that cannot be closed any more."""
+    """It is a gap that can no longer be closed."""
     found = cover(run(1, (0, 0, 10)), run(2, (0, 30, 90)), start=50)
     assert found.sentence.endswith("offsets [10, 30) of src-0 were read by no run, and are deleted")
     assert [one.deleted for one in found.lanes[0].segments] == [True, True, True, False, False]
 
 
 def test_runs_that_read_behind_the_end_of_the_log_are_found():
-    """It was truncated."""
+    """The log was truncated."""
     found = cover(run(1, (0, 0, 90)), stable=60)
     assert [kind for _, _, kind in kinds(found)] == [Kind.READ, Kind.BEYOND]
     assert found.sentence.endswith("offsets [60, 90) of src-0 were read, and the log ends at 60 now")
 
 
 def test_a_reprocessing_is_neither_gap_nor_overlap():
-    """It lies above what it reads again."""
+    """It is drawn above what it reads again."""
     again = run(3, (0, 10, 30), run_key="run/p/1#1", mode="reprocess")
     found = cover(run(1, (0, 0, 40)), run(2, (0, 40, 90)), again)
     assert found.is_whole
@@ -105,7 +105,7 @@ def test_a_reprocessing_is_neither_gap_nor_overlap():
 
 
 def test_given_ranges_count_where_nobody_else_has_read():
-    """A backfill by hand fills the gap it was made for."""
+    """A manual backfill fills the gap that it was made for."""
     given = run(3, (0, 30, 60), mode="explicit", details={"topic_ids": IDS, "work": {"mode": "explicit"}})
     found = cover(run(1, (0, 0, 40)), run(2, (0, 50, 90)), given)
     assert found.is_whole
@@ -116,7 +116,7 @@ def test_given_ranges_count_where_nobody_else_has_read():
 
 @pytest.mark.parametrize(("to", "again", "left_out"), [(20, [(20, 40)], []), (60, [], [(40, 60)])])
 def test_a_reset_explains_what_is_read_twice_or_never(to, again, left_out):
-    """Of the runs behind it."""
+    """By the runs after it."""
     reset = Reset("2026-01-01T00:00:01.500Z", {A: (40, to)})
     found = cover(run(1, (0, 0, 40)), run(2, (0, to, 90)), resets=[reset])
     assert found.is_whole
@@ -125,13 +125,13 @@ def test_a_reset_explains_what_is_read_twice_or_never(to, again, left_out):
 
 
 def test_a_reset_explains_nothing_that_came_before_it():
-    """An overlap that was there already stays one."""
+    """An earlier overlap stays one."""
     reset = Reset("2026-01-01T00:00:59Z", {A: (40, 20)})
     assert not cover(run(1, (0, 0, 40)), run(2, (0, 20, 90)), resets=[reset]).is_whole
 
 
 def test_a_reset_is_read_from_the_ledger():
-    """Committed or recorded position, whichever is known."""
+    """By the committed or the recorded position, whichever is known."""
     changes = [["a-b-3", 5, 7, 2], ["src-0", None, 4, 1], ["src-1", None, None, 1]]
     value = json.dumps({"v": 1, "group": "g", "pipeline": "p", "changes": changes})
     found = Reset.of("then", ResetRecord.from_json(value))
@@ -139,7 +139,7 @@ def test_a_reset_is_read_from_the_ledger():
 
 
 def test_what_a_run_was_told_to_leave_out_is_no_gap():
-    """It stands in the run's record."""
+    """The run's record has it."""
     loss = [{"topic": "src", "partition": 0, "start": 20, "end": 30, "skipped": True}, {"topic": "src"}, 7]
     skipping = run(1, (0, 0, 20), (0, 30, 90), details={"topic_ids": IDS, "accepted_loss": loss})
     found = cover(skipping)
@@ -148,14 +148,14 @@ def test_what_a_run_was_told_to_leave_out_is_no_gap():
 
 
 def test_a_topic_that_was_made_again_has_lanes_of_its_own():
-    """Its offsets begin at 0 again: no overlap."""
+    """Its offsets begin at 0 again: this is not an overlap."""
     found = cover(run(1, (0, 0, 40), details={"topic_ids": {"src": "old"}}), run(2, (0, 0, 30)))
     assert found.is_whole
     assert {one.key.topic_id: one.bounds for one in found.lanes} == {"old": None, "id": LogBounds(0, 100)}
 
 
 def test_records_that_name_no_topic_id_read_the_topic_that_is_there():
-    """Those of older versions."""
+    """Records of older versions name none."""
     assert len(cover(run(1, (0, 0, 40), details={}), run(2, (0, 40, 50))).lanes) == 1
 
 
@@ -164,7 +164,7 @@ def test_records_that_name_no_topic_id_read_the_topic_that_is_there():
     [((), "No run is committed"), ((run(1, (0, 7, 7)),), "1 run had nothing to read")],
 )
 def test_nothing_read_is_nothing_wrong(records, sentence):
-    """A pipeline at its beginning."""
+    """The pipeline has just begun."""
     found = cover(*records)
     assert (found.sentence, found.is_whole) == (sentence, True)
     assert kinds(found) == [(0, 100, Kind.UNREAD)]
@@ -207,7 +207,7 @@ def test_a_run_taken_away_is_exactly_the_gap(widths, data):
 
 @given(sizes, st.data())
 def test_a_run_that_stands_twice_is_exactly_the_overlap(widths, data):
-    """Under another key."""
+    """The second one has another key."""
     made = tiles(widths)
     twice = data.draw(st.sampled_from(made))
     (problem,) = cover(*made, replace(twice, run_key="run/p/again"), stable=sum(widths)).problems
@@ -217,7 +217,7 @@ def test_a_run_that_stands_twice_is_exactly_the_overlap(widths, data):
 
 @given(anything, st.integers(0, 20), st.integers(0, 25))
 def test_every_offset_has_the_kind_that_counting_gives_it(spans, start, length):
-    """Segments hold each offset from the log's start to its end once."""
+    """Segments include each offset from the log's start to its end exactly once."""
     stable = start + length
     made = [run(number, (0, at, at + width)) for number, (at, width) in enumerate(spans, 1)]
     found = cover(*made, start=start, stable=stable)
@@ -233,13 +233,13 @@ def test_every_offset_has_the_kind_that_counting_gives_it(spans, start, length):
             expected[offset] = Kind.BEFORE if first is not None and offset < first else Kind.UNREAD
     seen = [(offset, one.kind) for one in found.lanes[0].segments for offset in range(one.start, one.end)]
     hole = [(offset, kind) for offset, kind in seen if offset not in expected]
-    assert all(kind is Kind.BEYOND for _, kind in hole)  # between the log's end and a first range behind it
+    assert all(kind is Kind.BEYOND for _, kind in hole)  # between the log's end and a later first range
     assert [one for one in seen if one not in hole] == sorted(expected.items())
 
 
 @given(anything, st.integers(0, 8))
 def test_forgetting_records_changes_no_verdict(spans, kept):
-    """What older runs read is folded; only their keys are gone."""
+    """Ranges of older runs are merged; only their keys are lost."""
     made = [run(number, (0, at, at + width)) for number, (at, width) in enumerate(spans, 1)]
     earlier = Earlier()
     for one in made[:kept]:
@@ -259,7 +259,7 @@ span = st.tuples(st.integers(0, 30), st.integers(0, 30))
 
 @given(st.lists(span), span)
 def test_spans_are_sets_of_offsets(added, asked):
-    """Disjoint, sorted, and neither inside nor outside lacks anything."""
+    """They are disjoint and sorted, and lack no offset inside or outside of a range."""
     spans, offsets = Spans(), set()
     for start, end in added:
         spans.add(start, end)

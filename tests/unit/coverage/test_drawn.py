@@ -1,4 +1,4 @@
-"""Coverage of which old runs are merged says what coverage of all runs says."""
+"""Coverage with old runs merged equals the coverage of all runs."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ def offsets(coverage):
 EMPTY = (0, 0, 0, "")
 
 
-@example([*[EMPTY] * 4, (0, 0, 6, "#1"), (0, 0, 6, ""), EMPTY], 1, True)  # asked for, then read by the cursor
+@example([*[EMPTY] * 4, (0, 0, 6, "#1"), (0, 0, 6, ""), EMPTY], 1, True)  # given, then read by the cursor
 @example([*[EMPTY] * 5, (0, 5, 3, ""), (0, 6, 6, ""), (0, 10, 4, ""), EMPTY], 1, True)  # each reads on
 @given(st.lists(reads, max_size=14), st.integers(1, 5), st.booleans())
 def test_merged_coverage_is_coverage_of_all_runs(made, one_by_one, is_reset):
-    """After each run; its verdict and its offsets, not the names of runs that lie far behind."""
+    """After each run: the verdict and the offsets, but not the names of runs far back."""
     resets = [Reset("2026-01-01T00:00:05Z", {TopicPartition("src", 0): (20, 5)})] if is_reset else []
     records = [run(number, *one) for number, one in enumerate(made)]
     for number in range(1, len(records) + 1):
@@ -80,7 +80,7 @@ def test_runs_that_are_forgotten_stay_counted(made, one_by_one, runs_kept):
 
 
 def test_plain_runs_behind_the_newest_give_up_their_segments():
-    """However many there were, the same is drawn; one that read again keeps its name."""
+    """However many there were, the drawing stays the same; a run that read again keeps its name."""
     records = [run(number, 0, number, 1, "") for number in range(30)]
     again = run(31, 0, 2, 3, "#1")
     drawn, others = folded(Earlier(), [*records[:10], again, *records[10:]], one_by_one=3)

@@ -1,4 +1,4 @@
-"""The run in containers: input that may be published again."""
+"""The run in containers: input that may be published twice."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Seen:
 
 
 def test_flights_of_an_empty_topic_stay_as_they_are():
-    """The first call publishes what the demo does."""
+    """The first call publishes the demo's input."""
     flights = load_flights(None, 20)
 
     assert after(flights, []) == flights

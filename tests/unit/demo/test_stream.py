@@ -1,4 +1,4 @@
-"""The demo's input can be told apart, record by record."""
+"""The demo's input records can be told apart."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from demo.stream import load_flights
 
 
 def test_records_of_the_same_minute_get_tags_of_their_own(tmp_path):
-    """Two equal flights stay two records; their minute is not changed."""
+    """Two equal flights stay two records; their minute does not change."""
     flight = {"date": "2001/01/01 00:47", "delay": 6, "distance": 5, "origin": "DTW", "destination": "LAS"}
     path = tmp_path / "flights.json"
     path.write_text(json.dumps([flight] * 3))
@@ -18,7 +18,7 @@ def test_records_of_the_same_minute_get_tags_of_their_own(tmp_path):
 
 
 def test_the_generated_stream_has_malformed_records_and_unique_tags():
-    """One in a hundred is malformed, and the same stream comes every time."""
+    """One in a hundred is malformed, and the stream is the same every time."""
     flights = load_flights(None, 2000)
     assert len({flight.timestamp for flight in flights}) == 2000
     assert flights == load_flights(None, 2000)

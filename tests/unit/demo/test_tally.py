@@ -1,4 +1,4 @@
-"""The demo's verdict: nothing wrong passes it."""
+"""The demo's verdict: no error passes it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from demo.tally import CLASSIFIED, DEAD_LETTERS, compare, delay_class
 
 
 def record(topic, tag, value, key=b"DTW"):
-    """Make a record as a reader returns it; a dict becomes JSON."""
+    """Make a record like a reader's; a dict becomes JSON."""
     data = json.dumps(value).encode() if isinstance(value, dict) else value
     return Record(topic, 0, 0, key, data, (), tag, 1)
 
@@ -77,7 +77,7 @@ def test_an_output_with_another_content_is_wrong(instead):
 
 
 def test_an_output_of_no_input_is_wrong():
-    """A record from nowhere is no duplicate, and not accepted."""
+    """A record without input is not a duplicate, and not accepted."""
     tally = compare(INPUTS, [*OUTPUTS, record(CLASSIFIED, 99, {})])
     assert (tally.exact, tally.lost, tally.duplicated, len(tally.wrong)) == (False, 0, 0, 1)
 

@@ -1,4 +1,4 @@
-"""The container files: versions are the tested ones, ports are on loopback, no password lies in a file."""
+"""The container files: versions are the tested ones, ports are on loopback, and no file has a password."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SERVICES = COMPOSE["services"]
 DOCKERFILES = sorted(DOCKER.rglob("Dockerfile"))
 OURS = {"airflow": ("apache-airflow", "AIRFLOW_VERSION"), "spark": ("pyspark", "SPARK_VERSION")}
 NO_HEALTH = {"airflow-init", "flights"}
-"""Services that end; the file says so at each."""
+"""Services that end by themselves; the file says so at each."""
 SECRETS = {
     "POSTGRES_PASSWORD",
     "AIRFLOW_ADMIN_PASSWORD",
@@ -46,7 +46,7 @@ def pinned(package):
 
 
 def instructions(path, name):
-    """Return the arguments of an instruction, in order; continued lines are one."""
+    """Return the arguments of an instruction, in order; continuation lines are joined."""
     text = re.sub(r"\\\n", " ", path.read_text())
     return re.findall(rf"^{name}\s+(.*)$", text, re.MULTILINE)
 
@@ -77,7 +77,7 @@ def words(service):
 
 @pytest.mark.parametrize("image", OURS)
 def test_an_image_has_the_pinned_version(image):
-    """Dockerfile and the tag in the composition are those of constraints.txt."""
+    """Dockerfile and image tag use the version of constraints.txt."""
     package, argument = OURS[image]
     path = DOCKER / image / "Dockerfile"
 
@@ -88,7 +88,7 @@ def test_an_image_has_the_pinned_version(image):
 
 @pytest.mark.parametrize("image", OURS)
 def test_an_image_installs_under_the_constraints(image):
-    """Each pip call is held by constraints.txt, and what it cannot hold is pinned beside it."""
+    """Each pip call uses constraints.txt, and packages that it does not cover are pinned there."""
     path = DOCKER / image / "Dockerfile"
     calls = [run for run in instructions(path, "RUN") if "pip install" in run]
 
@@ -98,7 +98,7 @@ def test_an_image_installs_under_the_constraints(image):
 
 
 def test_packages_of_the_image_are_pinned_by_the_constraints():
-    """Drivers of the database; no version is in two places."""
+    """Database drivers; no version is in two places."""
     lines = (DOCKER / "airflow" / "requirements.txt").read_text().splitlines()
     packages = [line for line in lines if not line.startswith("#")]
 
@@ -109,7 +109,7 @@ def test_packages_of_the_image_are_pinned_by_the_constraints():
 
 
 def test_kafka_is_the_version_of_the_tests():
-    """The upstream image's name and tag; a variable gives another one."""
+    """The upstream image's name and tag; a variable overrides it."""
     images = {service["image"] for name, service in SERVICES.items() if name.startswith("kafka")}
 
     assert [default(image) for image in images] == [
@@ -136,7 +136,7 @@ def test_client_and_executors_have_one_base():
 
 @pytest.mark.parametrize("name", SERVICES)
 def test_a_published_port_is_on_loopback(name):
-    """Nobody else on the network reaches a broker or Airflow."""
+    """No other machine on the network reaches a broker or Airflow."""
     for port in SERVICES[name].get("ports", ()):
         assert re.fullmatch(r"127\.0\.0\.1:\$\{\w+:-\d+\}:\d+", port), port
     assert SERVICES[name].get("network_mode") != "host"
@@ -152,7 +152,7 @@ def command_of(words):
 
 
 def test_the_unit_file_keeps_the_command():
-    """It runs the command that there is, knows the JVM's exit code after SIGTERM, and starts it again."""
+    """Its command exists; it knows the JVM's exit code after SIGTERM, and restarts the server."""
     unit = configparser.ConfigParser(interpolation=None)
     unit.optionxform = str
     unit.read(UNIT)
@@ -168,7 +168,7 @@ def test_the_unit_file_keeps_the_command():
 
 
 def test_the_composed_spark_server_is_on_the_loopback_of_a_scheduler():
-    """Its tasks find it at localhost, and nobody else at all; the options are the command's."""
+    """Its tasks find it at localhost, and no other host can; the options are the command's."""
     service = SERVICES["spark-server"]
     assert service["network_mode"] == "service:airflow-scheduler-1"
     assert "ports" not in service
@@ -179,7 +179,7 @@ def test_the_composed_spark_server_is_on_the_loopback_of_a_scheduler():
 
 @pytest.mark.parametrize("name", SERVICES)
 def test_a_service_is_checked_or_ends(name):
-    """No service is up without somebody who asks it."""
+    """Every service that stays up has a health check."""
     health = SERVICES[name]["healthcheck"]
 
     if name in NO_HEALTH:
@@ -192,7 +192,7 @@ def test_a_service_is_checked_or_ends(name):
 
 @pytest.mark.parametrize("name", SERVICES)
 def test_a_service_is_not_root(name):
-    """By the Dockerfile's last stage, or by the composition; and it can become nobody else."""
+    """By the Dockerfile's last stage, or by the composition; and it cannot gain privileges."""
     service = SERVICES[name]
     path = dockerfile_of(service)
     user = service.get("user") if path is None else instructions(path, "USER")[-1]
@@ -206,7 +206,7 @@ def test_a_service_is_not_root(name):
 
 @pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.parent.name)
 def test_a_dockerfile_takes_its_base_and_drops_root(path):
-    """The last USER is what runs; bases come by an argument, never as ``latest``."""
+    """The last USER is effective; base images are arguments, never ``latest``."""
     assert all(base.split()[0] == "${BASE_IMAGE}" for base in instructions(path, "FROM"))
     assert instructions(path, "USER")[-1].split(":")[0] not in ("root", "0")
     text = path.read_text()
@@ -216,7 +216,7 @@ def test_a_dockerfile_takes_its_base_and_drops_root(path):
 
 @pytest.mark.parametrize("image", OURS)
 def test_an_image_is_built_in_stages(image):
-    """Pip's cache, sources and settings stay in the first one."""
+    """Pip's cache, sources and settings stay in the first stage."""
     path = DOCKER / image / "Dockerfile"
 
     assert [base.split(" AS ")[1:] for base in instructions(path, "FROM")] == [["build"], []]
@@ -224,7 +224,7 @@ def test_an_image_is_built_in_stages(image):
 
 
 def test_no_password_is_in_the_composition():
-    """Whatever is named like a secret comes from a variable that has no default."""
+    """Whatever has the name of a secret comes from a variable without a default."""
     named = re.compile(r"PASSWORD|SECRET|FERNET_KEY|TOKEN")
     for name, service in SERVICES.items():
         for key, value in service.get("environment", {}).items():
@@ -244,7 +244,7 @@ def test_every_variable_has_a_default_or_is_required():
 
 
 def test_a_volume_of_the_composition_is_declared():
-    """And every declared one is used."""
+    """Every declared volume is used."""
     used = {
         volume.split(":")[0]
         for service in SERVICES.values()
@@ -269,7 +269,7 @@ def test_ctl_makes_secrets_that_only_the_owner_reads(tmp_path, brokers):
 
 
 def test_ctl_takes_one_broker_or_three(tmp_path):
-    """Two would have no majority of copies."""
+    """Two brokers would have no majority of replicas."""
     with pytest.raises(subprocess.CalledProcessError) as caught:
         make_env(tmp_path / "two", "2")
 
@@ -277,7 +277,7 @@ def test_ctl_takes_one_broker_or_three(tmp_path):
 
 
 def test_ctl_shows_no_secret(tmp_path):
-    """What goes to a terminal, or to the command line of the tool that it calls, holds none of them."""
+    """Neither the terminal nor the command line of the tool that it calls has one."""
     folder = tmp_path / "shown"
     path, values = make_env(folder, "1")
     said = (folder / "said").read_text()
@@ -292,7 +292,7 @@ PORTS = sorted(set(re.findall(r"\$\{(\w*PORT\w*):-\d+\}", (DOCKER / "compose.yam
 
 @pytest.mark.parametrize(("name", "brokers"), [*((one, "3") for one in PORTS), ("KAFKA_PORT_1", "1")])
 def test_ctl_says_which_port_is_in_use(tmp_path, name, brokers):
-    """Before anything is made: compose would say so when everything else runs."""
+    """Before anything is created: compose would report it after everything else has started."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(subprocess.CalledProcessError) as caught:
@@ -330,7 +330,7 @@ def make_env(folder, brokers, **ports):
 
 
 def test_the_build_context_holds_no_secret():
-    """Only what Dockerfiles copy is let in."""
+    """It has only what the Dockerfiles copy."""
     lines = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if not line.startswith("#")]
 
     assert lines[0] == "*"
@@ -350,7 +350,7 @@ def test_the_build_context_holds_no_secret():
 
 
 def test_the_policy_gives_the_cluster_to_runs_without_a_connection():
-    """A Dag's own choice stays, and other operators are left alone."""
+    """A Dag's own choice stays, and other operators are not changed."""
     source = (DOCKER / "airflow" / "airflow_local_settings.py").read_text()
     names: dict = {}
     exec(compile(ast.parse(source), "airflow_local_settings.py", "exec"), names)
@@ -375,7 +375,7 @@ def test_the_policy_gives_the_cluster_to_runs_without_a_connection():
 
 
 def test_upstream_images_can_be_given_by_digest():
-    """Each is a variable of the composition; docs name it with the tag that stands there."""
+    """Each is a variable of the composition; docs list it with its default tag."""
     images = [service["image"] for service in SERVICES.values() if dockerfile_of(service) is None]
     bases = [service["build"]["args"]["BASE_IMAGE"] for service in SERVICES.values() if "build" in service]
     readme = (DOCKER / "README.md").read_text()

@@ -1,4 +1,4 @@
-"""What the application does with the specification that came in its own file."""
+"""How the application handles the specification in its own file."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def localised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Pa
 
 
 def test_yarn_keeps_no_specification(localised: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is in the cache of a user's files would stay there after the application."""
+    """The file would stay in the user's cache after the application."""
     link, cached = localised
     monkeypatch.setenv("CONTAINER_ID", "container_1_0001_01_000001")
     assert application._read_spec(NAME).kafka == SPEC.kafka

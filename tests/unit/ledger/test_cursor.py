@@ -12,7 +12,7 @@ READ, LEFT = TopicPartition("src", 0), TopicPartition("src", 1)
 
 
 def test_an_epoch_is_kept_with_its_offset():
-    """Given ranges move an offset without one: a later leader may have written what they read."""
+    """Given ranges move an offset without its epoch: a later leader may have written those records."""
     spec = RunSpec(
         kafka={"bootstrap.servers": "h:1"},
         pipeline="pipe",

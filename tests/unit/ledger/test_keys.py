@@ -1,6 +1,6 @@
-"""Keys and ids: how they look, and that two different works never have one of them.
+"""Keys and ids: their forms, and that two different works never share one.
 
-The one file of tests that spells keys and ids; the others ask their maker.
+The only test file that spells out keys and ids; the others call the functions that make them.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def test_run_keys_and_ids_look_like_this(changes, key, pattern):
 
 
 def test_ledger_keys_and_ids_of_no_run_look_like_this():
-    """Their kind comes first, or behind the prefix."""
+    """Their kind is first, or directly after the prefix."""
     only = TopicPartition("orders", 3)
     assert [
         keys.run_record_key("run/p/r"),
@@ -131,7 +131,7 @@ def test_ledger_keys_and_ids_of_no_run_look_like_this():
 
 
 def test_the_kinds_of_records_are_the_prefixes_that_the_module_defines():
-    """A kind that is not listed is in no look over a whole ledger."""
+    """A scan of a whole ledger would miss a kind that is not listed."""
     prefixes = {
         value for value in vars(keys).values() if isinstance(value, str) and re.match("[a-z]+:", value)
     }
@@ -139,7 +139,7 @@ def test_the_kinds_of_records_are_the_prefixes_that_the_module_defines():
 
 
 def test_the_forms_an_operator_reads_are_those_that_are_made():
-    """Each kind has a form, and what is made has it."""
+    """Each kind has a documented form, and the keys and ids made have it."""
     only = TopicPartition("orders", 3)
     made = [
         *(keys.transactional_id(a_spec(**changes)) for changes, _, _ in EXAMPLES),
@@ -160,7 +160,7 @@ def test_the_forms_an_operator_reads_are_those_that_are_made():
 
 @pytest.mark.parametrize("prefix", ["eos.x", ".", "eos.", "", "a b", "a/b", "é", "x" * 181])
 def test_a_prefix_holds_no_dot(prefix):
-    """An ACL of "eos." would cover the ids of "eos.x"; and no maker makes an id of it."""
+    """An ACL on "eos." would cover the ids of "eos.x"; and no function makes an id with it."""
     with pytest.raises(ConfigurationError, match="prefix"):
         a_spec(prefix=prefix)
     for make in (keys.doctor_transactional_id, keys.ids_prefix):
@@ -188,7 +188,7 @@ PREFIXES = ("a", "eos", "doctor", "cursor")
 
 
 def names_of(one, other):
-    """Return names of the same few pieces: joined, two pairs of them meet soon."""
+    """Return names of the same few pieces, so that two pairs of them soon collide when joined."""
     short = [*product(("a", one, other), repeat=1), *product(("a", one, other), repeat=2)]
     return sorted({"".join(parts) for parts in (*short, ("a", one, "a"), ("a", one, other))})
 
@@ -197,7 +197,7 @@ NAMES = st.builds(names_of, *2 * [st.sampled_from(PIECES) | st.text(min_size=1, 
 
 
 def separators(test):
-    """Ask about the pieces that keys and ids are joined with, whatever else is drawn."""
+    """Include the pieces that join keys and ids, whatever else is drawn."""
     for pieces in (
         (".", "doctor"),
         ("/", "%2F"),
@@ -212,7 +212,7 @@ def separators(test):
 
 
 def unchecked(spec, **changes):
-    """Return a changed spec; its names hold what a RunSpec would refuse, too."""
+    """Return a changed spec, also with names that RunSpec would refuse."""
     made = object.__new__(RunSpec)
     for name in RunSpec.__slots__:  # copy.copy takes five times as long, for hundreds of thousands
         object.__setattr__(made, name, changes[name] if name in changes else getattr(spec, name))
@@ -224,7 +224,7 @@ LATER = Interval(START, END + dt.timedelta(milliseconds=1))
 
 
 def all_runs(names):
-    """Yield runs of every kind whose names are all of these, in all ways."""
+    """Yield runs of every kind with all combinations of these names."""
     for one, other in product(names, names):
         topics = tuple(sorted({one, other}))
         mapped = {"source_topics": (other,), "source_partition": 3}
@@ -251,7 +251,7 @@ def source_of(spec):
 
 
 def run_of(spec):
-    """Return what makes a run the run it is."""
+    """Return the identity of a run."""
     ranges = spec.ranges
     if isinstance(ranges, Interval):
         return ("interval", spec.pipeline, source_of(spec), ranges.start, ranges.end)
@@ -264,7 +264,7 @@ def run_of(spec):
 
 
 def work_of(spec):
-    """Return whose attempts fence each other: of a cursor it is the group's position, whichever run it is."""
+    """Return the work whose attempts fence each other: for a cursor, that of the group, whatever the run."""
     if isinstance(spec.ranges, Cursor) or (isinstance(spec.ranges, Explicit) and spec.ranges.advance):
         only = None if spec.source_partition is None else source_of(spec)
         return ("cursor", spec.prefix, spec.group_id, only)
@@ -272,7 +272,7 @@ def work_of(spec):
 
 
 def refuse_shared_names(named):
-    """Check that equal things, and no others, have equal names."""
+    """Check that equal things, and only those, have equal names."""
     by_name, by_thing = {}, {}
     for thing, name in named:
         assert by_name.setdefault(name, thing) == thing, name
@@ -284,7 +284,7 @@ def refuse_shared_names(named):
 @separators
 @given(NAMES)
 def test_different_works_have_different_transactional_ids(names):
-    """Runs, cursors, reprocessings, pins, witness and doctor: one id is of one work."""
+    """Runs, cursors, reprocessings, pins, witness and doctor: each id belongs to one work."""
     named = []
     for spec in all_runs(names):
         named.append((work_of(spec), keys.transactional_id(spec)))
@@ -308,14 +308,14 @@ def test_different_works_have_different_transactional_ids(names):
 @separators
 @given(NAMES)
 def test_different_runs_have_different_keys_in_the_ledger(names):
-    """Runs and their reprocessings, cursors, boundaries, resets, identity: one key is of one thing."""
+    """Runs and their reprocessings, cursors, boundaries, resets, identity: each key belongs to one thing."""
     text = keys.utc_text(START)
     runs = []
     for spec in all_runs(names):
         key = keys.run_key(spec)
         runs.append((run_of(spec), key))
         runs += [((run_of(spec), n), keys.reprocess_key(key, n)) for n in (1, 3)]
-    # A cursor and its reset name a run as well.
+    # A cursor and its reset also name a run.
     runs += [
         (("reset", one, other), keys.reset_run_key(one, other, text)) for one, other in product(names, names)
     ]
@@ -336,7 +336,7 @@ def test_different_runs_have_different_keys_in_the_ledger(names):
 @separators
 @given(NAMES)
 def test_a_pipelines_runs_are_found_by_its_name_and_no_others(names):
-    """A query for pipeline "a" does not take the runs of "a/b"; nor a run another's rounds."""
+    """A query for pipeline "a" does not return runs of "a/b"; nor one for a run another's rounds."""
     for one, other in product(names, names):
         mine = keys.run_key_prefixes(one)
         for ranges in (Cursor(), ROUNDS, DAY, PartitionInterval("k", DAY)):
@@ -356,7 +356,7 @@ def test_a_pipelines_runs_are_found_by_its_name_and_no_others(names):
 @separators
 @given(NAMES)
 def test_an_id_belongs_to_its_pipeline_or_its_group_and_to_no_other(names):
-    """Whatever the names hold: of runs it is the pipeline's, of cursors the group's."""
+    """Whatever the names contain: a run's id belongs to the pipeline, a cursor's to the group."""
     owners = set()  # many runs share an id: each is asked about once
     for spec in all_runs(names):
         name = keys.transactional_id(spec)
@@ -366,7 +366,7 @@ def test_an_id_belongs_to_its_pipeline_or_its_group_and_to_no_other(names):
         again = keys.reprocess_transactional_id(spec, keys.run_key(spec))
         owners.add((again, spec.prefix, spec.pipeline, None))
     for (name, own, pipeline, group), prefix in product(owners, PREFIXES):
-        # Under another prefix an id belongs to nobody: the names in it are the likeliest to be taken.
+        # Under another prefix nobody owns an id: the names inside it are the likeliest mistakes.
         for other in names if prefix == own else ():
             if other not in (pipeline, group):
                 assert not keys.belongs_to(name, prefix, pipeline=other, group=other)
@@ -381,7 +381,7 @@ def test_an_id_belongs_to_its_pipeline_or_its_group_and_to_no_other(names):
 @separators
 @given(NAMES)
 def test_the_name_of_a_run_is_read_as_it_was_written(names):
-    """Commands take it as ``<pipeline>/<run id>``; ordinary names stand as they are."""
+    """Commands take it as ``<pipeline>/<run id>``; ordinary names are not quoted."""
     for pipeline, run_id in product(names, names):
         assert keys.named_runs(keys.run_name(pipeline, run_id))[0] == (pipeline, run_id)
     assert keys.named_runs("flights.daily/manual__2026-11-20T00:00:00+00:00")[0] == (
@@ -418,7 +418,7 @@ COLLISIONS = [
 
 @pytest.mark.parametrize(("one", "other"), COLLISIONS)
 def test_works_that_once_shared_an_id_do_not(one, other):
-    """Names that meet where parts are only joined by dots."""
+    """Names that would collide if parts were only joined by dots."""
     assert keys.transactional_id(one) != keys.transactional_id(other)
 
 
@@ -426,7 +426,7 @@ def test_works_that_once_shared_an_id_do_not(one, other):
     "group", ["doctor", "boundary.orders", "ledger.topic", "used-ledger.topic", "cursor"]
 )
 def test_a_group_may_have_the_name_of_a_kind(group):
-    """Nobody's run is fenced by the doctor, a pin or a witness."""
+    """Neither doctor, nor a pin, nor a witness fences anybody's run."""
     mine = keys.transactional_id(a_spec(group_id=group))
     assert mine == f"eos.cursor.{group}"
     assert mine not in (
@@ -438,7 +438,7 @@ def test_a_group_may_have_the_name_of_a_kind(group):
 
 
 def test_one_work_has_one_id_whatever_attempts_it():
-    """Neither run, try, clear nor given ranges are in a cursor's id; nor try and clear in an interval's."""
+    """A cursor's id has neither run, try, clear nor given ranges; an interval's has neither try nor clear."""
     cursor = keys.transactional_id(a_spec())
     assert keys.transactional_id(a_spec(run_id="r2", try_number=3, clear_number=1)) == cursor
     assert keys.transactional_id(a_spec(ranges=replace(GIVEN, advance=True))) == cursor
@@ -450,7 +450,7 @@ def test_one_work_has_one_id_whatever_attempts_it():
 
 @pytest.mark.parametrize("run_id", ["r", "r#1", "r%231", "#"])
 def test_the_number_of_a_reprocessing_is_read_from_its_key_and_nothing_else(run_id):
-    """An author's text is quoted: none looks like the mark."""
+    """Text from users is quoted: none looks like the mark."""
     key = keys.cursor_run_key("p", run_id)
     assert keys.reprocessing_number(key) is None
     assert keys.reprocessing_number(keys.reprocess_key(key, 7)) == 7

@@ -1,6 +1,6 @@
-"""Only :mod:`airflow_eos.ledger.keys` spells a run key, a ledger key or a transactional id.
+"""Only :mod:`airflow_eos.ledger.keys` spells out run keys, ledger keys and transactional ids.
 
-A second one goes on with the old formula when the first changes, and nothing says so: it fences nobody.
+A second place would keep the old formula when the first changes, without any error: its id fences nobody.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MAKER = ROOT / "airflow_eos/ledger/keys.py"
 FOLDERS = ("airflow_eos", "chaos", "demo", "benchmarks", "dags", "spark_apps", "tools")
 
 HOLE = "\0"
-"""Stands for a value in a text that is put together."""
+"""Stands for a value in a composed text."""
 PREFIX = "\1"
 """Stands for such a value that is called a prefix."""
 
@@ -36,7 +36,7 @@ SPELLED = {
     "mark of a reprocessing": re.compile(rf"{HOLE}#{HOLE}"),
 }
 MODULES = re.compile(r"\.?(?:airflow_eos|airflow)\.[a-z_.]+|\.[a-z]+_[a-z_]+")
-"""Names of modules, as texts."""
+"""Texts that are names of modules."""
 OTHER_NAMES = {
     "enable.partition.eof",
     "heartbeat.interval.ms",
@@ -45,11 +45,11 @@ OTHER_NAMES = {
     "statistics.interval.ms",
     "transaction.partition.verification.enable",
 }
-"""Settings of Kafka, and a column of a DataFrame, that look like the kind of an id."""
+"""Kafka settings, and a DataFrame column, that look like the kind of an id."""
 
 
 def docstrings(tree):
-    """Return the texts that stand alone: those of modules, classes and functions, and below constants."""
+    """Return the texts that are statements: docstrings of modules, classes, functions and constants."""
     found = set()
     for node in ast.walk(tree):
         for statement in getattr(node, "body", None) if isinstance(getattr(node, "body", None), list) else ():
@@ -59,7 +59,7 @@ def docstrings(tree):
 
 
 def text_of(node):
-    """Return what a text looks like, None: the node is none."""
+    """Return what a text looks like; None if the node is not a text."""
     if isinstance(node, ast.Constant):
         value = node.value.decode("latin-1") if isinstance(node.value, bytes) else node.value
         return value if isinstance(value, str) else None
@@ -75,7 +75,7 @@ def text_of(node):
 
 
 def operation(node):
-    """Return the text that two operands make."""
+    """Return the text that an operator makes of two operands."""
     left, right = text_of(node.left), text_of(node.right)
     if isinstance(node.op, ast.Mod):
         return filled(left, r"%[sd]", tuple_of(node.right))
@@ -85,7 +85,7 @@ def operation(node):
 
 
 def call(text, method, node):
-    """Return what a text's method makes of its arguments."""
+    """Return the text that a string method makes of its arguments."""
     if text is not None and method == "format":
         return filled(text, r"\{\w*\}", [*node.args, *(one.value for one in node.keywords)])
     if text is not None and method == "join" and isinstance(node.args[0], ast.Tuple | ast.List):
@@ -94,12 +94,12 @@ def call(text, method, node):
 
 
 def tuple_of(node):
-    """Return what stands behind a percent sign."""
+    """Return the values after a percent sign."""
     return node.elts if isinstance(node, ast.Tuple) else [node]
 
 
 def filled(template, place, values):
-    """Return a template with its places marked, None: there is no text to fill."""
+    """Return a template with its placeholders marked; None if there is no text to fill."""
     if template is None:
         return None
     left = list(values)
@@ -107,7 +107,7 @@ def filled(template, place, values):
 
 
 def hole(node):
-    """Return the mark of a value: whether it is called a prefix."""
+    """Return the mark of a value, which tells whether it is named a prefix."""
     called = node.func if isinstance(node, ast.Call) else None
     if getattr(called, "attr", getattr(called, "id", "")) == "ids_prefix":
         return f"{PREFIX}."  # it brings the dot
@@ -117,7 +117,7 @@ def hole(node):
 
 
 def spelled(source):
-    """Return (line, text, what it spells) for every key and id that a source spells."""
+    """Return (line, text, kind of key or id) for every key and id that a source spells out."""
     tree = ast.parse(source)
     prose = docstrings(tree)
     found = []
@@ -130,7 +130,7 @@ def spelled(source):
 
 
 def sources():
-    """Return every file that must ask the maker."""
+    """Return every file that must use the functions of the module."""
     found = [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))]
     assert MAKER in found
     assert len(found) > len(FOLDERS)
@@ -138,7 +138,7 @@ def sources():
 
 
 def test_nobody_else_spells_a_key_or_an_id():
-    """Callers ask the maker: for keys, what they begin with, what kind they are, and how ids look."""
+    """Others call its functions for keys, their prefixes, their kinds, and the forms of ids."""
     complaints = [
         f"{path.relative_to(ROOT)}:{line}: {text!r}: {what}"
         for path in sources()
@@ -179,7 +179,7 @@ def test_nobody_else_spells_a_key_or_an_id():
     ],
 )
 def test_the_scan_finds_a_second_speller(source):
-    """Each way that was found in the package once, and the ways around an f-string."""
+    """Each way that once occurred in the package, and alternatives to an f-string."""
     assert spelled(source)
 
 
@@ -194,7 +194,7 @@ def test_the_scan_finds_a_second_speller(source):
     ],
 )
 def test_the_scan_leaves_other_texts_alone(source):
-    """Prose, names of modules, log lines, paths."""
+    """Prose, module names, log lines and paths."""
     assert not spelled(source)
 
 

@@ -1,4 +1,4 @@
-"""A signature is of one record at one place by one producer, and its secret is shown nowhere."""
+"""A signature covers one record at one place by one producer, and its secret is never shown."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SPEC = RunSpec(
 
 
 def test_what_was_signed_is_recognised() -> None:
-    """By whoever has the secret among his."""
+    """By every reader that has the secret among its own."""
     signature = LedgerKey(SECRET).sign(RECORD)
     assert signature is not None
     assert len(signature) == 32
@@ -51,7 +51,7 @@ def test_what_was_signed_is_recognised() -> None:
     ],
 )
 def test_each_part_is_signed(other) -> None:
-    """And a tombstone is no empty value."""
+    """A tombstone also differs from an empty value."""
     key, record = LedgerKey(SECRET), SignedRecord(*other)
     assert not key.made(key.sign(RECORD), record)
     assert not key.made(key.sign(record), RECORD)
@@ -60,12 +60,12 @@ def test_each_part_is_signed(other) -> None:
 
 @pytest.mark.parametrize("signature", [None, b"", b"x" * 32])
 def test_what_is_no_signature_is_none(signature) -> None:
-    """Whatever stands in the header."""
+    """Whatever the header contains."""
     assert not LedgerKey(SECRET).made(signature, RECORD)
 
 
 def test_without_a_secret_nothing_is_signed() -> None:
-    """Blanks are none."""
+    """Blanks are not a secret."""
     assert LedgerKey(" ").sign(RECORD) is None
 
 
@@ -77,7 +77,7 @@ def test_a_short_secret_is_refused_and_not_shown() -> None:
 
 
 def test_the_secret_is_in_no_repr() -> None:
-    """Of whatever holds it."""
+    """This holds for every object that has it."""
     for holder in (LedgerKey(SECRET), SPEC, SPEC.ledger, SPEC.deployment, Deployment({}, SPEC.ledger)):
         assert SECRET not in repr(holder)
 

@@ -1,4 +1,4 @@
-"""Records of strangers count where they may have replaced one of ours, and nowhere else."""
+"""Records of other clients count if they may have replaced one of ours, and not otherwise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever stands in a ledger record, reading it gives a record or one error that names it."""
+"""Whatever a ledger record contains, reading it gives a record, or one error that names it."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ json_values: Any = st.recursive(
 
 
 def json_of(record: Any) -> str:
-    """Return the JSON form of a record; of some kinds it names the transaction that writes it."""
+    """Return the JSON form of a record; some kinds name the transaction that writes them."""
     named = "producer" in inspect.signature(record.to_json).parameters
     return str(record.to_json((7, 1)) if named else record.to_json())
 
@@ -89,7 +89,7 @@ def test_every_kind_of_record_has_an_example() -> None:
     """The tests below are about each of them."""
     for module in pkgutil.iter_modules(records.__path__, f"{records.__name__}."):
         importlib.import_module(module.name)
-    # With slots, dataclass() makes each class again.
+    # With slots, dataclass() creates each class a second time.
     forms = (Versioned, VersionedOfTransaction)
     kinds = {kind.__name__ for form in forms for kind in form.__subclasses__()}
     assert {type(record).__name__ for record in RECORDS.values()} == kinds
@@ -97,14 +97,14 @@ def test_every_kind_of_record_has_an_example() -> None:
 
 @pytest.mark.parametrize("record", RECORDS.values(), ids=RECORDS)
 def test_what_was_written_is_read(record: Any) -> None:
-    """The counter-test: these are whole."""
+    """Counter-test: these are valid."""
     assert type(record).from_json(json_of(record)) == record
 
 
 @pytest.mark.parametrize("record", RECORDS.values(), ids=RECORDS)
 @given(data=st.data())
 def test_a_field_of_another_kind_is_refused_or_read_whole(record: Any, data: st.DataObject) -> None:
-    """Each field taken away or replaced by any JSON: a record that writes itself again, or one error."""
+    """Each field is removed or replaced by any JSON: a record that serialises again, or one error."""
     written = json.loads(json_of(record))
     field = data.draw(st.sampled_from(sorted(written)))
     if data.draw(st.booleans()):
@@ -217,7 +217,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("value", HOSTILE.values(), ids=HOSTILE)
 def test_a_value_that_no_run_writes_is_refused(value: str) -> None:
-    """Whoever may write to a ledger without a key must not break what shows or asks for it."""
+    """A client that may write to a ledger without a key must not break readers of the record."""
     with pytest.raises(LedgerUnreadable, match="cannot be read"):
         RunRecord.from_json(value)
     with pytest.raises(LedgerUnreadable, match="cannot be read"):
@@ -225,7 +225,7 @@ def test_a_value_that_no_run_writes_is_refused(value: str) -> None:
 
 
 def test_the_details_of_a_run_are_read() -> None:
-    """The counter-test: all that a run writes."""
+    """Counter-test: everything that a run writes."""
     details = {
         "versions": {"spark": "4.0"},
         "topic_ids": {"src": "id"},
@@ -276,7 +276,7 @@ OFFSETS_OF_NO_LOG = {
 
 @pytest.mark.parametrize(("kind", "fields"), OFFSETS_OF_NO_LOG.values(), ids=OFFSETS_OF_NO_LOG)
 def test_offsets_and_names_of_no_log_are_refused(kind: str, fields: dict[str, Any]) -> None:
-    """Code that asks brokers, or counts, cannot take them: one error that names the record."""
+    """Code that asks brokers or counts cannot take them: one error names the record."""
     record = RECORDS[kind]
     with pytest.raises(LedgerUnreadable, match=f"{record.KIND} cannot be read"):
         type(record).from_json(json.dumps({**json.loads(json_of(record)), **fields}))
@@ -299,14 +299,14 @@ def test_why_a_boundary_is_unproven_is_read_whole(head: dict[str, Any]) -> None:
 
 
 def test_an_intent_with_an_unreadable_record_is_named() -> None:
-    """Who reads the message can look the INTENT up; the record within has no key of its own."""
+    """The message lets its reader look the INTENT up; the record inside has no key of its own."""
     written = {**json.loads(json_of(RECORDS["intent"])), "record": json.loads(changed(v=99))}
     with pytest.raises(LedgerUnreadable, match=r"intent 'i' \(partition 3, offset 17\) .* upgrade this one"):
         Intent.from_json(LedgerValue(json.dumps(written), 3, 17), "i")
 
 
 def test_texts_of_any_language_are_read() -> None:
-    """The counter-test: a pair of surrogates is one character, and a number may have 63 bits."""
+    """Counter-test: a surrogate pair is one character, and a number may have 63 bits."""
     text = changed(pipeline="p\U0001f600\u00e9", ranges=[["x" * 249, 0, 0, 2**63 - 1]])
     record = RunRecord.from_json(text)
     assert (record.pipeline, record.ranges[0].end) == ("p\U0001f600\u00e9", 2**63 - 1)
@@ -315,7 +315,7 @@ def test_texts_of_any_language_are_read() -> None:
 @pytest.mark.parametrize("record", RECORDS.values(), ids=RECORDS)
 @pytest.mark.parametrize("value", ["", "null", "[]", "{}", '"text"', "{", "[" * 100_000, "1e999", "NaN"])
 def test_what_is_no_record_is_one_error(record: Any, value: str) -> None:
-    """Neither KeyError nor RecursionError leaves; the message shows how the value begins."""
+    """Neither KeyError nor RecursionError escapes; the message shows the beginning of the value."""
     with pytest.raises(LedgerUnreadable, match="cannot be read"):
         type(record).from_json(value)
     assert named_writer(value) is None
@@ -323,27 +323,27 @@ def test_what_is_no_record_is_one_error(record: Any, value: str) -> None:
 
 @pytest.mark.parametrize("record", RECORDS.values(), ids=RECORDS)
 def test_a_newer_version_asks_for_an_upgrade(record: Any) -> None:
-    """It is nobody's fault, and no garbage."""
+    """Such a record is neither a mistake nor garbage."""
     newer = json.dumps({**json.loads(json_of(record)), "v": 99})
     with pytest.raises(LedgerUnreadable, match=r"version 99, .* upgrade this one"):
         type(record).from_json(newer)
 
 
 def test_the_key_is_named() -> None:
-    """Who reads the message can look the record up."""
+    """The message lets its reader look the record up."""
     with pytest.raises(LedgerUnreadable, match="run record 'run:pipe/x'"):
         RunRecord.from_json("garbage", "run:pipe/x")
 
 
 def test_the_writer_of_a_run_record_is_known_without_reading_the_rest() -> None:
-    """Of a newer version too."""
+    """Also in a newer version."""
     newer = {**json.loads(RUN.to_json()), "v": 99, "ranges": "other"}
     assert named_writer(json.dumps(newer)) == (7, 1)
     assert named_writer(CURSOR.to_json()) is None
 
 
 def test_the_place_is_named() -> None:
-    """Of a value that came from a ledger, partition and offset; also where it is of a newer version."""
+    """Partition and offset of a value that came from a ledger, also of a newer version."""
     with pytest.raises(LedgerUnreadable, match=r"run record 'k' \(partition 3, offset 17\) cannot be read"):
         RunRecord.from_json(LedgerValue("garbage", 3, 17), "k")
     with pytest.raises(LedgerUnreadable, match=r"cursor 'k' \(partition 0, offset 5\) has version 9"):
@@ -359,7 +359,7 @@ def test_only_a_tombstone_deletes() -> None:
 
 
 def test_listings_go_on_behind_what_cannot_be_read() -> None:
-    """It is said, and the others are there."""
+    """The listing reports it, and shows the others."""
     found, said = {"a": "garbage", "b": RUN.to_json(), "c": ""}, list[str]()
     assert readable_runs(found.items(), said) == [RUN]
     assert ["'a'" in said[0], "'c'" in said[1], len(said)] == [True, True, 2]
@@ -377,6 +377,6 @@ def test_listings_go_on_behind_what_cannot_be_read() -> None:
     ],
 )
 def test_a_record_names_its_dag_or_none(details, dag):
-    """Records of versions that named none are read as before; what is no name is none."""
+    """Records of versions without Dag names are read as before; an invalid name counts as none."""
     record = RunRecord.from_json(replace(RUN, details=details).to_json())
     assert record.dag_id == dag

@@ -1,4 +1,4 @@
-"""How long a transaction is open: the coordinator says when it began, this machine what time it is."""
+"""How long a transaction has been open: the coordinator has its start, this machine the present time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BEGAN = dt.datetime(2026, 11, 20, 12, tzinfo=dt.timezone.utc)
     ("ahead", "age"), [(0, 30.0), (-600, 0.0), (600, 630.0)], ids=["equal", "behind", "ahead"]
 )
 def test_the_age_of_a_transaction_is_by_two_clocks(ahead: float, age: float) -> None:
-    """A clock that is behind shows nothing as old, one that is ahead everything too soon; the begin stays."""
+    """A slow clock shows nothing as old, a fast one everything too early; the start is right."""
     now = BEGAN + dt.timedelta(seconds=30 + ahead)
     begin = int(BEGAN.timestamp() * 1000)
     status = TransactionDescription(TransactionState.ONGOING, 4000, 1, start_ms=begin, timeout_ms=60_000)

@@ -1,4 +1,4 @@
-"""The doctor waits for no check longer than for the others, and an error of one stops none of them."""
+"""No check of the doctor waits for longer than others, and an error of one stops none of them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Transactions:
 
 
 def test_a_coordinator_is_asked_no_longer_than_other_brokers() -> None:
-    """One that stays away cost a minute for each of the two ids."""
+    """An unavailable one used to cost a minute for each of the two ids."""
     control: Any = SimpleNamespace(transactions=Transactions())
     options = doctor.DoctorOptions(Deployment({"bootstrap.servers": "nowhere:1"}), group="g")
     (check,) = doctor._transactional_id(control, options)
@@ -40,7 +40,7 @@ def test_a_coordinator_is_asked_no_longer_than_other_brokers() -> None:
 
 
 def test_no_check_asks_before_it_is_guarded() -> None:
-    """The error of a function that asks when it is called, not when its checks are taken, ends the doctor."""
+    """If a function fails when it is called, not when its checks are iterated, the doctor would end."""
     looks = [
         function
         for module in (checks, doctor, health, retention_report, table_checks)

@@ -1,4 +1,4 @@
-"""The doctor's look at Spark: what it shows of an address, however that was typed."""
+"""The doctor's check of Spark: how it shows an address, however that was typed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ KAFKA = ClientConfig.of({"bootstrap.servers": "a:1"})
     ],
 )
 def test_an_address_is_shown_without_its_token(address: str, shown: str) -> None:
-    """Host and port stay; a message that quotes the address, or a parameter alone, keeps its words."""
+    """Host and port stay; a message that quotes the address, or only a parameter, keeps its text."""
     assert shown_address(address) == shown
     for quoted in (address, address.lower(), "token=S3CRET") if "S3CRET" in address else (address,):
         message = without_parameters(f"the true reason: {quoted} is wrong", address).lower()
@@ -46,7 +46,7 @@ def test_an_address_is_shown_without_its_token(address: str, shown: str) -> None
 )
 def test_a_mistyped_address_fails_without_its_token(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark's error quotes the address."""
-    # PySpark sets it for good: no classic session could start in this process, or below it.
+    # PySpark sets it for good: no classic session could start in this process, or in its children.
     monkeypatch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
     monkeypatch.setenv("SPARK_SUBMIT_OPTS", "")
     monkeypatch.setattr("airflow_eos.operations.executors._PATIENCE", 0.0)
@@ -70,7 +70,7 @@ def test_a_server_that_is_down_is_named_soon(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_behind_a_proxy_spark_connects_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    """gRPC would connect to the proxy, which may reach a server that this host does not."""
+    """gRPC would connect to the proxy, which may reach a server that this host cannot."""
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         port = held.getsockname()[1]

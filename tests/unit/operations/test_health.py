@@ -1,4 +1,4 @@
-"""What the page says of brokers."""
+"""The page's findings about brokers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values that strangers wrote to the ledger: what `airflow eos ledger` prints is JSON, whatever they are."""
+"""Values that other clients wrote to the ledger: `airflow eos ledger` prints JSON, whatever they are."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def refuse(constant: str) -> None:
     ids=["JSON", "NaN", "constant", "too large", "digits", "99 levels", "100 levels", "600 levels", "no end"],
 )
 def test_what_json_cannot_say_is_text(value: str, parsed: Any) -> None:
-    """A number that is not finite, nesting that a printer cannot follow; all else is parsed."""
+    """A number that is not finite, nesting too deep for a printer; all others are parsed."""
     record = LedgerRecord("run:x", 3, 7, _parsed(value))
     if parsed is ...:
         parsed = json.loads(value)

@@ -1,4 +1,4 @@
-"""How a transaction that hangs is decided, where a record of it was written by a newer version."""
+"""How a hanging transaction is decided if a newer version wrote its record."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def decision(view: LedgerView, epoch: int = 1) -> tuple[str, str]:
 
 
 def test_a_commit_whose_record_cannot_be_read_is_a_commit() -> None:
-    """Its producer is named all the same: an abort would take back what the ledger holds."""
+    """Its producer is named nevertheless: an abort would undo what the ledger has."""
     assert decision(LedgerView(9, 9, {"run:x": NEWER}))[0] == "commit"
 
 
 def test_an_open_record_that_cannot_be_read_decides_nothing() -> None:
-    """Neither commit nor abort: whoever can read it tells."""
+    """Neither commit nor abort: a reader of the newer version has to decide."""
     open_there = (LedgerEntry(5, 7, "record", "run:x", NEWER),)
     assert decision(LedgerView(5, 9, {}, open_there)) == (
         "unknown",
@@ -43,7 +43,7 @@ def test_an_open_record_that_cannot_be_read_decides_nothing() -> None:
     ],
 )
 def test_a_ledger_that_may_have_lost_a_record_decides_no_abort(view: LedgerView, why: str) -> None:
-    """What it lost, or does not believe, may be the run's record: somebody has to look at the output."""
+    """A lost or untrusted record may be the run's: somebody has to check the output."""
     found, because = decision(view)
     assert found == "unknown"
     assert why in because
@@ -51,5 +51,5 @@ def test_a_ledger_that_may_have_lost_a_record_decides_no_abort(view: LedgerView,
 
 @pytest.mark.parametrize("view", [LedgerView(9, 9, {}), LedgerView(9, 9, {"run:x": NEWER})])
 def test_without_a_record_of_its_epoch_it_was_aborted(view: LedgerView) -> None:
-    """The counter-test."""
+    """Counter-test."""
     assert decision(view, epoch=2) == ("abort", "the ledger has no run of it")

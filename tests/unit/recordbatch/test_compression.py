@@ -1,4 +1,4 @@
-"""Compression is written as brokers accept it and read as every client writes it."""
+"""Compressed data is written as brokers accept it, and read from every client."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def streamed_zstd(data):
 @pytest.mark.parametrize("codec", list(Codec))
 @given(data=st.binary(max_size=300) | st.sampled_from([TEXT]))
 def test_every_codec_gives_back_what_was_compressed(codec, data):
-    """Compressing and decompressing is the identity, also of nothing."""
+    """Decompression returns the original, also an empty one."""
     packed = bytes(Compressor(codec.label).compress(memoryview(data)))
     assert bytes(decompress(codec, packed, BUDGET)) == data
 
@@ -92,7 +92,7 @@ def test_the_content_size_of_a_zstd_frame_is_read_at_each_field_width(size):
 
 
 def test_a_zstd_frame_without_a_content_size_is_recognised():
-    """Java's streams leave it out."""
+    """Java's streams omit it."""
     assert zstd_content_size(streamed_zstd(TEXT)) is None
 
 
@@ -106,7 +106,7 @@ def test_lz4_is_written_in_independent_blocks():
     "damage", [lambda data: data[: len(data) // 2], lambda _: b"\x07" * 40, lambda _: b""]
 )
 def test_damaged_data_is_one_error_that_names_the_codec(codec, damage):
-    """Whatever the library raises becomes a ValueError; nothing is half delivered."""
+    """Any error of the library becomes a ValueError; no partial result is returned."""
     with pytest.raises(ValueError, match=codec.label):
         decompress(codec, damage(bytes(Compressor(codec.label).compress(TEXT))), BUDGET)
 
@@ -126,7 +126,7 @@ FORGED = {
 
 @pytest.mark.parametrize(("codec", "data", "reason"), FORGED.values(), ids=FORGED)
 def test_a_claimed_size_is_not_allocated(codec, data, reason):
-    """A claim within the budget is not believed either where so few bytes cannot hold it."""
+    """A claim within the budget is not trusted either if so few bytes cannot hold it."""
     before = pa.default_memory_pool().max_memory()
     with pytest.raises(ValueError, match=reason):
         decompress(codec, data, 1 << 30)
@@ -147,7 +147,7 @@ BOMBS = {
 
 @pytest.mark.parametrize("bomb", BOMBS.values(), ids=BOMBS)
 def test_the_budget_is_exact(bomb):
-    """What fits is read, one byte more is refused."""
+    """Data that fits is read, one byte more is refused."""
     size = 1 << 22
     codec, data = bomb(size)
     assert bytes(decompress(codec, data, size)) == bytes(size)
@@ -161,7 +161,7 @@ def test_the_budget_is_exact(bomb):
     fields=st.sampled_from([(0, b""), (8, b"name\0"), (4, b"\2\0ab"), (31, b"\1\0anote\0text\0")]),
 )
 def test_gzip_members_are_read_to_the_first_bytes_that_are_not_one(contents, padding, fields):
-    """Whatever their headers hold; what is behind them is ignored."""
+    """Whatever their headers have; what follows them is ignored."""
     members = b"".join(gzip_with(content, *fields) for content in contents)
     assert decompress(Codec.GZIP, members + padding, BUDGET) == b"".join(contents)
 
@@ -169,7 +169,7 @@ def test_gzip_members_are_read_to_the_first_bytes_that_are_not_one(contents, pad
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.ZSTD])
 @given(data=st.data())
 def test_cut_off_data_is_never_read_as_a_part_of_it(codec, data):
-    """Joined pieces that are cut anywhere are an error, or the pieces that are whole."""
+    """Truncated concatenations are an error, or the pieces that are whole."""
     pieces = [data.draw(st.binary(min_size=1, max_size=50)) for _ in range(3)]
     pack = {Codec.GZIP: gzip.compress, Codec.SNAPPY: xerial, Codec.ZSTD: Compressor("zstd").compress}[codec]
     packed = [bytes(pack(piece)) for piece in pieces]
@@ -192,7 +192,7 @@ def test_cut_off_data_is_never_read_as_a_part_of_it(codec, data):
     ],
 )
 def test_the_time_for_many_pieces_grows_as_their_number(codec, unit):
-    """Four times the pieces take no more than about four times as long, not sixteen times."""
+    """Four times the pieces take about four times as long, not sixteen times."""
 
     def seconds(count):
         data = unit * count
@@ -207,9 +207,9 @@ def test_the_time_for_many_pieces_grows_as_their_number(codec, unit):
 
 @pytest.mark.process
 def test_bombs_cost_an_error_and_not_the_memory(tmp_path):
-    """Each codec, kilobytes to 2 GiB, where the process may not have that much."""
+    """Each codec, kilobytes that become 2 GiB, in a process that may not have that much."""
     bombs = {name: bomb(1 << 26) for name, bomb in BOMBS.items()}
-    # Members, frames and blocks of 64 MiB after one another: 2 GiB in all.
+    # Consecutive members, frames and blocks of 64 MiB: 2 GiB in all.
     for name in ("gzip", "gzip of many members"):
         bombs[name] = (Codec.GZIP, bombs[name][1] * 32)
     header, blocks = bombs["xerial"][1][:16], bombs["xerial"][1][16:]
@@ -241,7 +241,7 @@ def test_bombs_cost_an_error_and_not_the_memory(tmp_path):
 
 @pytest.mark.parametrize("codec", COMPRESSED)
 def test_damaged_data_leaves_no_memory_behind(codec):
-    """A worker lives on behind the error: a megabyte each would be its end."""
+    """A worker lives on after the error: leaking a megabyte each time would end it."""
     data = bytes(Compressor(codec.label).compress(TEXT))
 
     def address_space():
@@ -288,7 +288,7 @@ for read in (
 
 @pytest.mark.process
 def test_without_lz4_everything_else_works_and_its_batches_say_what_is_missing():
-    """Executors need the package only where records are compressed with it."""
+    """Executors need the package only if records are compressed with lz4."""
     record = Record(0, 1, b"key", b"value")
     log = write([record], attributes=Codec.LZ4, compress=Compressor("lz4").compress)
     log += write([record._replace(offset=1)], base_offset=1)

@@ -29,7 +29,7 @@ HOLED = [
 
 @given(st.integers(95, 115) | st.none(), st.integers(95, 115) | st.none())
 def test_a_slice_is_the_records_with_offsets_in_it(start, end):
-    """Bounds in holes, in front, behind, and crossed."""
+    """Bounds in holes, before, after, and crossed."""
     decoded = decode_batch(raw(write(HOLED, base_offset=100, last_offset=111)), start=start, end=end)
     low, high = 0 if start is None else start, 1 << 60 if end is None else end
     assert rows(decoded) == [record for record in HOLED if low <= record.offset < high]
@@ -38,7 +38,7 @@ def test_a_slice_is_the_records_with_offsets_in_it(start, end):
 @settings(max_examples=40)
 @given(records(min_size=1), st.data())
 def test_a_slice_of_records_with_headers_keeps_each_record_whole(contents, data):
-    """Headers are cut with their records."""
+    """Headers are sliced together with their records."""
     listed = [Record(offset, *row) for offset, row in enumerate(contents)]
     start = data.draw(st.integers(0, len(listed)))
     end = data.draw(st.integers(start, len(listed)))
@@ -58,7 +58,7 @@ def test_columns_have_fixed_types_whatever_they_hold():
 
 @pytest.mark.parametrize("count", [2, 200])
 def test_a_record_without_headers_has_null_whatever_its_neighbours_have(count):
-    """Their batch is not the record's: it may be read with others the next time."""
+    """Headers of its batch do not matter: it may be read with other records the next time."""
     listed = [Record(n, 0, None, None, (("h", b""),) if n == 1 else ()) for n in range(count)]
     decoded = decode_batch(raw(write(listed)))
     assert decoded.headers.is_null().to_pylist() == [n != 1 for n in range(count)]
@@ -74,7 +74,7 @@ def test_an_emptied_batch_has_no_records_and_is_stepped_over():
 
 
 def test_log_append_time_gives_every_record_the_brokers_time():
-    """The batch's max timestamp; the producer's deltas are void."""
+    """It is the batch's max timestamp; the producer's deltas are ignored."""
     decoded = decode_batch(raw(write(HOLED, base_offset=100, attributes=LOG_APPEND_TIME, max_timestamp=999)))
     assert decoded.timestamp.tolist() == [999] * 4
     assert decoded.timestamp_type is TimestampType.LOG_APPEND_TIME
@@ -88,7 +88,7 @@ def test_create_time_may_go_backwards():
 
 
 def test_header_keys_that_are_no_utf8_are_replaced():
-    """As Java does; the value is untouched."""
+    """As in Java; the value does not change."""
     fields = b"\x00\x00\x00\x01\x01" + varint(1) + varint(2) + b"\xffk" + varint(2) + b"\xff\xfe"
     blob = write([Record(0, 0, None, None)], section=varint(len(fields)) + fields)
     assert decode_batch(raw(blob)).headers.to_pylist() == [[{"key": "�k", "value": b"\xff\xfe"}]]
@@ -116,7 +116,7 @@ def test_lengths_of_any_width_are_walked():
 
 
 def test_overlong_varints_of_sloppy_writers_are_read():
-    """A length padded with a continuation is a legal varint, and the search must not lose the record."""
+    """A length padded with continuation bytes is a legal varint, and the search must not lose the record."""
     plain = [Record(offset, 0, b"k", b"value") for offset in range(60)]
     section = b""
     for record in plain:
@@ -126,7 +126,7 @@ def test_overlong_varints_of_sloppy_writers_are_read():
 
 
 def test_payloads_that_look_like_records_do_not_mislead_the_search():
-    """A record not found by its zeros holds bytes that are: somewhere, and ending where the record ends."""
+    """A record that is not found by its zeros has bytes that look like one, and end where it ends."""
     for inside in (b"\x00\x0e\x00more", b"\x00\x08\x00zz"):
         for place in (0, 30, 59):
             listed = [
@@ -144,7 +144,7 @@ SMALL = st.lists(
 @settings(max_examples=100)
 @given(SMALL, SMALL)
 def test_searching_and_walking_find_the_same_records(values, keys):
-    """Payloads made of what a record's frame is made of."""
+    """Payloads consist of the bytes of a record's frame."""
     listed = [Record(offset, 0, *pair) for offset, pair in enumerate(zip(keys, values, strict=False))]
     section = body(listed, 0, 0)
     starts = record_starts(np.frombuffer(section, np.uint8), len(listed))
@@ -203,19 +203,19 @@ def test_offsets_that_do_not_rise_are_refused():
 
 @pytest.mark.parametrize("codec", [1, 2, 3, 4])
 def test_data_that_cannot_be_decompressed_is_corruption(codec):
-    """Named like any other damage."""
+    """It is reported like any other damage."""
     with pytest.raises(CorruptBatch, match=r"topic-3 at offset 0 .* (cannot be decompressed|is cut off)"):
         decode_batch(damaged(b"no such data", attributes=codec))
 
 
 def test_an_unassigned_codec_is_corruption():
-    """Bits 5 to 7 mean nothing yet."""
+    """Codec ids 5 to 7 have no meaning yet."""
     with pytest.raises(CorruptBatch, match="codec 5 is unknown"):
         decode_batch(damaged(b"data", attributes=5))
 
 
 def test_the_checksum_is_compared_before_anything_is_read():
-    """And only then; a caller may turn it off."""
+    """Only if a caller does not turn it off."""
     blob = bytearray(write(HOLED, base_offset=100))
     blob[-2] ^= 1
     with pytest.raises(CorruptBatch, match="topic-3 at offset 100 has CRC"):
@@ -236,7 +236,7 @@ def small(offset, section=None, count=2, attributes=0):
 
 
 def test_small_neighbours_are_decoded_as_one():
-    """A hundred batches of two records are one result; a large batch is one by itself."""
+    """A hundred batches of two records are one result; a large batch is a result of its own."""
     large = write([Record(200 + index, 0, None, bytes(20_000)) for index in range(100)], base_offset=200)
     blob = b"".join(small(2 * index) for index in range(100)) + large
     decoded = list(decode_batches(iter_batches(blob, "topic", 0)))
@@ -245,14 +245,14 @@ def test_small_neighbours_are_decoded_as_one():
 
 
 def test_neighbours_with_other_timestamp_types_are_not_mixed():
-    """The type is one for each result."""
+    """Each result has one type."""
     blob = small(0) + small(2, attributes=LOG_APPEND_TIME) + small(4, attributes=LOG_APPEND_TIME) + small(6)
     decoded = list(decode_batches(iter_batches(blob, "topic", 0)))
     assert [(each.timestamp_type, len(each)) for each in decoded] == [(0, 2), (1, 4), (0, 2)]
 
 
 def test_batches_outside_the_range_are_not_even_checked():
-    """A fetch may begin in the middle of a batch and bring more than was asked for."""
+    """A fetch may begin in the middle of a batch and return more than requested."""
     blob = bytearray(small(0) + small(2) + small(4))
     blob[-1] ^= 1
     blob[70] ^= 1
@@ -264,14 +264,14 @@ def test_batches_outside_the_range_are_not_even_checked():
 @pytest.mark.parametrize("check_crc", [True, False])
 @pytest.mark.parametrize("bad", [{"section": b"no records"}, {"count": 3}, {"count": -1}, {"attributes": 4}])
 def test_the_damaged_batch_of_a_group_is_the_one_named(bad, check_crc):
-    """The others are not blamed."""
+    """The other batches are not blamed."""
     blob = small(0) + small(2) + small(4, **bad) + small(6)
     with pytest.raises(CorruptBatch, match=r"^record batch of topic-0 at offset 4 "):
         list(decode_batches(iter_batches(blob, "topic", 0), check_crc=check_crc))
 
 
 def test_a_wrong_checksum_in_a_group_is_the_one_named():
-    """Also where the damage leaves a batch that could be decoded."""
+    """Also if the damaged batch could be decoded."""
     blob = bytearray(small(0) + small(2) + small(4))
     blob[-2] ^= 1
     (decoded,) = decode_batches(iter_batches(bytes(blob), "topic", 0), check_crc=False)
@@ -281,7 +281,7 @@ def test_a_wrong_checksum_in_a_group_is_the_one_named():
 
 
 def test_a_record_does_not_reach_into_the_next_batch():
-    """Two sections that fit only together are two damaged batches."""
+    """Two sections that are only valid together are two damaged batches."""
     both = body([Record(0, 0, b"k", b"value" * 3), Record(1, 0, b"k", b"value")], 0, 0)
     blob = small(0, section=both[:20], count=1) + small(2, section=both[20:], count=1)
     with pytest.raises(CorruptBatch, match="record batch of topic-0 at offset 0 with 1 records"):
@@ -289,7 +289,7 @@ def test_a_record_does_not_reach_into_the_next_batch():
 
 
 def test_batches_whose_offsets_overlap_are_refused():
-    """Each is right by itself; together they would repeat records."""
+    """Each batch alone is valid; together they would repeat records."""
     with pytest.raises(
         CorruptBatch, match="2 record batches from topic-0 at offset 5 on: its offsets do not rise"
     ):
@@ -305,7 +305,7 @@ CLEAN = body(LISTED, 0, 0)
 @settings(max_examples=300)
 @given(st.integers(0, len(CLEAN) - 1), st.integers(0, 255), st.sampled_from([None, "zstd"]))
 def test_no_damaged_byte_does_worse_than_a_clear_error(position, value, codec):
-    """Without a checksum a byte may change content; it never reads outside, never raises anything else."""
+    """Unchecked, a byte may change content, but never reads beyond the buffer or raises another error."""
     section = CLEAN[:position] + bytes([value]) + CLEAN[position + 1 :]
     compress = None if codec is None else Compressor(codec).compress
     batch = raw(write(LISTED, section=section, compress=compress, attributes=0 if codec is None else 4))
@@ -323,7 +323,7 @@ def test_no_damaged_byte_does_worse_than_a_clear_error(position, value, codec):
 
 @pytest.mark.parametrize(("length", "other"), [(b"\x01", b"\x03"), (b"\x01", b"\xff\xff\xff\xff\x0f")])
 def test_every_negative_length_is_null(length, other):
-    """Brokers do not look into compressed batches; Java's consumers read any negative length as null."""
+    """Brokers do not check compressed batches; Java's consumers read any negative length as null."""
     read = []
     for each in (length, other):
         fields = b"\x00\x00\x00" + each + each + b"\x02" + b"\x02a" + each  # one header, its key "a"
@@ -333,7 +333,7 @@ def test_every_negative_length_is_null(length, other):
 
 
 def many_headers(count, records=1):
-    """A batch of records with so many headers each, every third of them null."""
+    """A batch of records with this many headers each, every third of them null."""
     return raw(write([Record(n, 0, b"k", b"v", headers(count)) for n in range(records)]))
 
 
@@ -343,13 +343,13 @@ def headers(count):
 
 @pytest.mark.parametrize("records", [1, 2, 64, 65, 90])
 def test_records_with_many_headers_are_read(records):
-    """Few of them are walked alone, many in rounds: the same is read."""
+    """A few are parsed one by one, many in rounds: the result is the same."""
     expected = [Record(n, 0, b"k", b"v", headers(300)) for n in range(records)]
     assert rows(decode_batch(many_headers(300, records))) == expected
 
 
 def test_one_record_of_many_headers_among_others_is_read():
-    """Rounds for what all have, a walk for the rest."""
+    """Rounds for the headers that all have, one by one for the rest."""
     few = (("a", b"1"), ("b", None))
     many = tuple((f"h{n}", bytes([n % 256])) for n in range(500))
     written = [Record(n, 0, None, b"v", many if n == 33 else few) for n in range(100)]
@@ -357,7 +357,7 @@ def test_one_record_of_many_headers_among_others_is_read():
 
 
 def test_many_headers_take_no_array_operation_each(monkeypatch):
-    """One takes as long as some dozen headers of a walk: 38 us each were 4 s for a record of 100,000."""
+    """An array operation takes as long as a dozen headers: 38 us each were 4 s for a record of 100,000."""
     calls = []
     original = record_fields.read_varints
     monkeypatch.setattr(record_fields, "read_varints", lambda *given: calls.append(1) or original(*given))
@@ -366,7 +366,7 @@ def test_many_headers_take_no_array_operation_each(monkeypatch):
 
 
 def test_more_headers_than_allowed_are_refused_where_they_are_read():
-    """The error names record, setting and the offset to skip; who reads no headers never counts them."""
+    """The error has record, setting and the offset to skip; a reader without headers never counts them."""
     batch = many_headers(11)
     limits = DecodeLimits(max_record_headers=10)
     with pytest.raises(
@@ -397,14 +397,14 @@ def test_more_headers_than_allowed_are_refused_where_they_are_read():
     [b"\x01", b"\x7e", b"\x02a\x7e", b"\x02a\xff\xff\xff\xff\xff\xff\x01", b"\x02a", b"\x02a\x02"],
 )
 def test_a_header_that_cannot_be_is_refused(header):
-    """Null keys, lengths over the end of the record, endless varints; the walk sees what the rounds see."""
+    """Null keys, lengths beyond the record, endless varints; both ways of parsing agree."""
     fields = b"\x00\x00\x00\x01\x01\x02" + header
     with pytest.raises(CorruptBatch, match="topic-3 at offset 0"):
         decode_batch(damaged(varint(len(fields)) + fields))
 
 
 def test_a_batch_over_the_budget_names_its_place_and_the_setting():
-    """Batches that only together are too large are read one by one."""
+    """Batches that are too large only together are read one by one."""
     limits = DecodeLimits(max_bytes=10_000)
 
     def holding(offset, size):
@@ -419,7 +419,7 @@ def test_a_batch_over_the_budget_names_its_place_and_the_setting():
 
 
 def test_a_batch_is_charged_for_its_records_and_headers():
-    """They take many times their bytes; what is not read is not charged."""
+    """They take many times their bytes; columns that are not read do not count."""
     batch = raw(write([Record(n, 0, None, None, headers(2)) for n in range(10)]))
     size = len(batch.records)
     records, all_of_it = size + 10 * RECORD_BYTES, size + 10 * RECORD_BYTES + 20 * HEADER_BYTES
@@ -440,7 +440,7 @@ def test_a_batch_is_charged_for_its_records_and_headers():
 
 
 def test_a_claimed_number_of_records_is_no_cost():
-    """The error says what is wrong: no larger budget would help."""
+    """The error describes the problem: a larger budget would not help."""
     with pytest.raises(CorruptBatch, match="14 bytes cannot hold them"):
         decode_batch(
             damaged(b"\x0c\x00\x00\x00\x01\x01\x00" * 2, count=3), limits=DecodeLimits(max_bytes=100)

@@ -1,4 +1,4 @@
-"""Batches that an attacker wrote: whatever their bytes, they are read or refused, within time and memory."""
+"""Batches of an attacker: whatever their bytes, they are read or refused, within time and memory."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CODECS = (
 
 
 def mutated(chance, data):
-    """A few bytes changed, taken out, doubled, or varints that claim much put in."""
+    """Change, remove or repeat a few bytes, or insert varints with large values."""
     out = bytearray(data)
     for _ in range(chance.randint(0, 4)):
         at = chance.randrange(len(out) + 1)
@@ -50,7 +50,7 @@ def mutated(chance, data):
 
 
 def batch(chance, offset):
-    """One batch with a right checksum; its section is damaged before or after it was compressed, or both."""
+    """One batch with a valid checksum; its section is damaged before or after compression, or both."""
     count = chance.choice((1, 2, 17, 60))
     headers = tuple((f"h{n}", None if n % 2 else b"x" * n) for n in range(chance.choice((0, 0, 3, 90))))
     records = [
@@ -60,7 +60,7 @@ def batch(chance, offset):
     codec, compress = chance.choice(CODECS)
     section = body(records, offset, 0)
     if chance.random() < 0.05:
-        section *= 1 + (chance.randint(1, 4) << 20) // len(section)  # decompresses to more than anybody wants
+        section *= 1 + (chance.randint(1, 4) << 20) // len(section)  # decompresses to more than the budget
     section = mutated(chance, section)
     compressed = compress(section) if chance.random() < 0.7 else mutated(chance, compress(section))
     claimed = count if chance.random() < 0.8 else chance.choice((0, -1, count + 1, 2**31 - 1))
@@ -94,14 +94,14 @@ def fuzz(seed, count, monkeypatch):
 @pytest.mark.search
 @pytest.mark.timeout(120)
 def test_hostile_batches_are_read_or_refused(monkeypatch):
-    """Nothing but CorruptBatch, which names the place; columns that were read are whole."""
+    """Only CorruptBatch is raised, with the place; columns that were read are complete."""
     fuzz(seed=os.environ.get("EOS_SEED") or "hostile", count=1_500, monkeypatch=monkeypatch)
 
 
 @pytest.mark.chaos
 @pytest.mark.timeout(1800)
 def test_many_hostile_batches_are_read_or_refused(monkeypatch):
-    """The same, longer: other batches with every seed."""
+    """The same, longer: each seed makes other batches."""
     seed = os.environ.get("EOS_SEED") or random.randrange(1_000_000)
     print(f"EOS_SEED={seed}")
     fuzz(seed=f"long {seed}", count=60_000, monkeypatch=monkeypatch)

@@ -1,4 +1,4 @@
-"""Batches are found in Fetch answers, cut ones left out, damaged ones named."""
+"""Batches are found in Fetch answers, truncated ones omitted, damaged ones named."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_reading_goes_on_behind_the_last_offset_though_compaction_removed_it():
 
 @given(st.integers(0, len(ONE + TWO + THREE)))
 def test_an_answer_cut_anywhere_gives_its_whole_batches(cut):
-    """Brokers cut at a number of bytes; the rest comes with the next fetch."""
+    """Brokers truncate at a number of bytes; the rest comes with the next fetch."""
     blob = (ONE + TWO + THREE)[:cut]
     whole = [size for size in (len(ONE), len(ONE + TWO), len(ONE + TWO + THREE)) if size <= cut]
     batches = list(iter_batches(blob, "topic", 0))
@@ -64,7 +64,7 @@ def test_an_answer_cut_anywhere_gives_its_whole_batches(cut):
 
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
 def test_answers_may_be_any_buffer(kind):
-    """The network half delivers what its library gives it."""
+    """The network layer passes whatever its library returns."""
     assert [batch.header.base_offset for batch in iter_batches(kind(ONE + TWO), "topic", 0)] == [10, 12]
 
 
@@ -80,7 +80,7 @@ def test_old_message_formats_are_refused_with_topic_partition_and_way_out(magic)
 
 
 def test_a_newer_message_format_is_refused_too():
-    """What magic 3 would mean nobody knows."""
+    """The meaning of magic 3 is unknown."""
     with pytest.raises(UnsupportedMagic, match="format v3"):
         list(iter_batches(write([Record(0, 0, None, b"")], magic=3), "topic", 0))
 
@@ -111,5 +111,5 @@ def test_any_flipped_bit_under_the_checksum_is_noticed_and_located(position, bit
 
 
 def test_offset_and_leader_epoch_are_not_under_the_checksum():
-    """Brokers assign them without computing it again."""
+    """Brokers assign them without recomputing it."""
     raw((77).to_bytes(8, "big") + ONE[8:12] + b"\x00\x00\x00\x09" + ONE[16:]).check_crc()

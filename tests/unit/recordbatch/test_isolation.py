@@ -32,12 +32,12 @@ def data(producer, offset, count=1, transactional=True):
 
 
 def seen(blobs, aborted):
-    """Offsets a reader gets."""
+    """Return the offsets that a reader gets."""
     visible = data_batches(iter_batches(b"".join(blobs), "topic", 0), aborted)
     return [row.offset for batch in visible for row in rows(decode_batch(batch))]
 
 
-# Producer 1 aborts its first transaction and commits its second; producer 2 commits; 3 writes without one.
+# Producer 1 aborts its first transaction and commits its second; producer 2 commits; 3 has no transaction.
 INTERLEAVED = [
     data(1, 0),
     data(2, 1, 2),
@@ -51,7 +51,7 @@ INTERLEAVED = [
 
 
 def test_an_aborted_transaction_ends_at_its_own_abort_marker():
-    """The same producer's next transaction is data again; others are untouched."""
+    """The same producer's next transaction is data again; others are not affected."""
     assert seen(INTERLEAVED, [(1, 0)]) == [1, 2, 3, 6]
 
 
@@ -78,12 +78,12 @@ def test_a_transaction_is_aborted_from_its_first_offset_on():
 
 
 def test_an_answer_that_begins_inside_an_aborted_transaction_hides_it():
-    """Its first offset lies before the answer."""
+    """Its first offset is before the answer."""
     assert seen([data(1, 50), marker(ABORT, 1, 51), data(1, 52)], [(1, 3)]) == [52]
 
 
 def test_a_first_offset_inside_a_batch_hides_that_batch():
-    """Compaction may leave a batch whose first record is gone: the last offset counts, as in Java."""
+    """Compaction may remove the first record of a batch: its last offset counts, as in Java."""
     blob = write([Record(9, 0, None, b"")], base_offset=5, attributes=TRANSACTIONAL, producer_id=1)
     assert seen([blob], [(1, 7)]) == []
 
@@ -99,7 +99,7 @@ def test_idempotent_batches_of_an_aborted_producer_are_data():
 
 
 def test_an_emptied_control_batch_is_no_marker():
-    """Compaction removed the record; Java leaves the producer's state alone."""
+    """Compaction removed the record; Java does not change the producer's state either."""
     emptied = write([], base_offset=1, attributes=TRANSACTIONAL | CONTROL, producer_id=1)
     assert control_type(raw(emptied)) is None
     assert seen([data(1, 0), emptied, data(1, 2)], [(1, 0)]) == []
@@ -115,7 +115,7 @@ def test_control_batches_without_a_producer_are_no_data():
 
 @pytest.mark.parametrize("kind", [ControlType.ABORT, ControlType.COMMIT])
 def test_markers_are_told_apart(kind):
-    """The authority reads them to decide single records."""
+    """The ledger's look-up uses them to decide single records."""
     assert control_type(raw(marker(kind, 7, 3))) is kind
     assert control_type(raw(data(7, 3))) is None
 
@@ -129,13 +129,13 @@ def test_control_types_are_parsed_as_java_does():
 
 @pytest.mark.parametrize("key", [b"", b"\x00\x00\x00", struct.pack(">hh", -1, 0)])
 def test_a_control_key_that_cannot_be_read_is_corruption(key):
-    """Taking it for nothing would show aborted records."""
+    """Ignoring it would show aborted records."""
     with pytest.raises(CorruptBatch, match="batch of topic-0 at offset 4 cannot be read: control record key"):
         seen([marker(ABORT, 1, 4, key=key)], [(1, 0)])
 
 
 def test_a_damaged_marker_is_noticed():
-    """Its checksum is compared like any other."""
+    """Its checksum is checked like any other."""
     blob = bytearray(marker(ABORT, 1, 4))
     blob[-1] ^= 1
     with pytest.raises(CorruptBatch, match="topic-0 at offset 4 has CRC"):
@@ -151,7 +151,7 @@ def test_a_damaged_marker_is_noticed():
     st.data(),
 )
 def test_any_log_shows_exactly_its_committed_records(steps, draw):
-    """Random transactions of four producers, read from anywhere, against a model that knows each outcome."""
+    """Random transactions of four producers, read from any offset, against a model of the outcomes."""
     blobs, committed, aborted, open_since, pending = [], [], [], {}, {}
     for offset, (producer, step) in enumerate(steps):
         if step == "plain" and producer not in open_since:
@@ -171,12 +171,12 @@ def test_any_log_shows_exactly_its_committed_records(steps, draw):
             pending.setdefault(producer, []).append(offset)
     stable = min(open_since.values(), default=len(steps))
     start = draw.draw(st.integers(0, stable))
-    # What a broker sends: the log up to the last stable offset, and the aborted transactions that overlap it.
+    # A broker's answer: the log up to the last stable offset, and the aborted transactions that overlap it.
     listed = [(producer, first) for producer, first, last in aborted if last >= start and first < stable]
     assert seen(blobs[start:stable], listed) == sorted(row for row in committed if start <= row < stable)
 
 
 def test_the_filter_is_one_answers_and_starts_clean():
-    """State of one answer never reaches the next."""
+    """The state of one answer never affects the next."""
     assert seen([data(1, 0)], [(1, 0)]) == []
     assert seen([data(1, 1)], []) == [1]

@@ -1,4 +1,4 @@
-"""Reading a batch takes about the memory that it may, whatever its bytes were chosen to cost."""
+"""Reading a batch takes about as much memory as allowed, whatever its bytes were chosen to cost."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tests.support.record_batches import varint, write
 pytestmark = pytest.mark.process
 
 BUDGET = 32 << 20
-EACH = 50_000  # headers of a record, where there are headers
+EACH = 50_000  # headers of a record, if it has any
 ZSTD = 4
 
 
 def records(count, header=b"", headers=0):
-    """Section of so many records, each with so many headers and nothing else; and their number."""
+    """Return a section of this many records, each with only this many headers; and their number."""
     ends = b"\x01\x01" + varint(headers) + header * headers
     fields = (b"\x00\x00" + varint(number) + ends for number in range(count))
     return b"".join(varint(len(each)) + each for each in fields), count
@@ -36,7 +36,7 @@ SECTIONS = {
     # Within the budget as bytes; as columns they were half a gigabyte.
     "records": (lambda: (b"\x0c\x00\x00\x00\x01\x01\x00" * 4_000_000, 4_000_000), "its 4000000 records take"),
     "headers": (lambda: with_headers(15_000_000, b"\x00\x01"), "its 15000000 headers take"),
-    # The most that is read.
+    # The largest batch that is read.
     "read: records": (lambda: records(BUDGET // (RECORD_BYTES + 10)), ""),
     "read: headers": (lambda: with_headers(MOST_HEADERS, b"\x00\x01"), ""),
     "read: header keys that are no UTF-8": (lambda: with_headers(MOST_HEADERS, b"\x04\xff\xff\x01"), ""),
@@ -66,7 +66,7 @@ CODE = """if True:
 
 @pytest.mark.parametrize(("section", "refused"), SECTIONS.values(), ids=SECTIONS)
 def test_reading_takes_about_the_budget(tmp_path, monkeypatch, section, refused):
-    """In a process that has no more; three times the budget, for allocators keep and round."""
+    """In a process limited to three times the budget, since allocators round and keep memory."""
     monkeypatch.setattr(record_batches, "calc_crc32c", crc32c)  # the support's own is a loop in Python
     compress = Compressor("zstd").compress
     data, count = section()

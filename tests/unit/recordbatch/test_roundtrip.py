@@ -19,7 +19,7 @@ from airflow_eos.recordbatch.stamp import stamp
 from tests.support.record_batches import Record, payload, raw, records, rows, write
 
 CODECS = [codec.label for codec in Codec]
-# What kafka-python reads and writes without further libraries.
+# Codecs that kafka-python reads and writes without further libraries.
 THEIRS = [Codec.NONE, Codec.GZIP, Codec.LZ4]
 
 
@@ -55,7 +55,7 @@ def test_what_is_sealed_is_read_again(codec, contents):
 @settings(max_examples=40)
 @given(contents=records(), batch_bytes=st.integers(50, 2000))
 def test_batches_together_hold_every_record_once(contents, batch_bytes):
-    """Cut anywhere, nothing is lost at the cuts."""
+    """Wherever batches are cut, nothing is lost."""
     batches = [rows(decode_batch(raw(data))) for data in sealed(contents, "none", batch_bytes)]
     assert [row[1:] for batch in batches for row in batch] == contents
     for batch in batches:
@@ -84,7 +84,7 @@ def test_kafka_python_reads_what_is_sealed(codec, contents):
 @settings(max_examples=30)
 @given(contents=records(min_size=1))
 def test_what_kafka_python_writes_is_read(codec, contents):
-    """Its builder, every codec it has here."""
+    """kafka-python's builder, with every codec that it has here."""
     builder = DefaultRecordBatchBuilder(2, int(codec), False, -1, -1, -1, 1 << 30)
     for offset, (timestamp, key, value, headers) in enumerate(contents):
         assert builder.append(offset, timestamp, key, value, list(headers))
@@ -100,7 +100,7 @@ def test_what_kafka_python_writes_is_read(codec, contents):
     removed=st.integers(0, 9),
 )
 def test_compacted_batches_keep_the_offsets_of_what_is_left(codec, contents, gaps, base, removed):
-    """Holes in front, between and behind: offsets are read, never counted."""
+    """Holes before, between and after: offsets are read, never counted."""
     offsets = base + np.cumsum(np.array(gaps[: len(contents)]) + 1)
     kept = [Record(int(offset), *row) for offset, row in zip(offsets, contents, strict=True)]
     blob = write(
@@ -126,7 +126,7 @@ def test_compacted_batches_keep_the_offsets_of_what_is_left(codec, contents, gap
     data=st.data(),
 )
 def test_batches_decoded_together_are_what_they_are_one_by_one(contents, gap, group_bytes, data):
-    """Mixed codecs, timestamp types, emptied batches and holes between, cut to any range."""
+    """Mixed codecs, timestamp types, empty batches and holes, sliced to any range."""
     blobs, offset = [], 5
     for content, codec, kind in contents:
         listed = [Record(offset + index * (1 + gap), *row) for index, row in enumerate(content)]
@@ -155,7 +155,7 @@ def test_batches_decoded_together_are_what_they_are_one_by_one(contents, gap, gr
 @settings(max_examples=40)
 @given(st.lists(st.integers(-(1 << 63), (1 << 63) - 1), min_size=1, max_size=10))
 def test_timestamps_far_apart_survive(moments):
-    """Deltas that overflow 64 bits wrap round and back, as in Java."""
+    """Deltas that overflow 64 bits wrap there and back, as in Java."""
     contents = [(moment, None, b"", ()) for moment in moments]
     (data,) = sealed(contents, "none")
     assert decode_batch(raw(data)).timestamp.tolist() == moments
@@ -164,7 +164,7 @@ def test_timestamps_far_apart_survive(moments):
 @settings(max_examples=30)
 @given(st.lists(payload, min_size=1, max_size=30), st.integers(1, 400))
 def test_many_records_of_the_same_few_payloads_are_found_again(values, times):
-    """Enough records that they are found by their zeros, with payloads made to mislead that search."""
+    """So many records that they are found by their zeros, with payloads that mislead that search."""
     value = pa.array(values * (1 + times // len(values)), pa.binary())
     batches = seal(value, np.zeros(len(value), np.int32), topic="t", compressor="none")
     found = [
@@ -183,7 +183,7 @@ OWN = [{"key": "own", "value": b"x"}, {"key": "eos.run", "value": None}]
 )
 @pytest.mark.parametrize("chunks", [1, 2])
 def test_headers_are_added_to_those_of_every_record(own, chunks):
-    """Behind its own, whatever the rest of the batch has; nothing else changes."""
+    """They follow its own, whatever the rest of the batch has; nothing else changes."""
     count = 3 if own is None else len(own)
     columns = {"value": pa.array([b"v%d" % n for n in range(count)], pa.binary())}
     if own is not None:

@@ -1,4 +1,4 @@
-"""Sealed batches: transactional, bounded, in order, complete, from whatever Arrow type the columns have."""
+"""Sealed batches: transactional, bounded, in order, complete, from columns of any Arrow type."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def zeros(count):
 
 
 def read(batches):
-    """Values of each partition, in the order they are sent."""
+    """Return the values of each partition, in the order of sending."""
     values = {}
     for batch in batches:
         decoded = decode_batch(raw(batch.data), check_crc=False)
@@ -85,7 +85,7 @@ def test_identity_sequence_and_checksum_are_left_to_the_sender():
     st.sampled_from([seal_module._BLOCK_BYTES, 500]),
 )
 def test_each_partition_holds_its_records_in_input_order(partitions, batch_bytes, codec, block_bytes):
-    """Stable whatever the bounds of batches and of encoding blocks are."""
+    """The order is stable, whatever the bounds of batches and encoding blocks."""
     value = numbered(len(partitions), 30)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(seal_module, "_BLOCK_BYTES", block_bytes)
@@ -101,7 +101,7 @@ def test_each_partition_holds_its_records_in_input_order(partitions, batch_bytes
 
 @given(st.lists(st.integers(0, 4000), min_size=1, max_size=60), st.integers(200, 5000))
 def test_batches_keep_their_bound_and_are_not_needlessly_small(sizes, batch_bytes):
-    """No batch of several records exceeds the bound; two neighbours never fit one batch."""
+    """No batch of several records exceeds the bound; no two neighbours would fit into one batch."""
     value = pa.array([bytes(size) for size in sizes], pa.binary())
     batches = list(seal(value, zeros(len(sizes)), topic="t", compressor="none", batch_bytes=batch_bytes))
     bodies = [len(batch.data) - HEADER_BYTES for batch in batches]
@@ -115,7 +115,7 @@ def test_batches_keep_their_bound_and_are_not_needlessly_small(sizes, batch_byte
 
 
 def test_a_record_larger_than_a_batch_gets_a_batch_of_its_own():
-    """Its neighbours are not drawn into it."""
+    """Its neighbours are not in it."""
     value = pa.array([b"a", b"b" * 5000, b"c"], pa.binary())
     batches = list(seal(value, zeros(3), topic="t", compressor="none", batch_bytes=1000))
     assert [batch.records for batch in batches] == [1, 1, 1]
@@ -132,7 +132,7 @@ def test_a_record_over_the_topics_limit_is_refused_before_anything_is_sent(codec
 
 
 def test_a_record_that_only_compression_brings_under_the_limit_is_sealed():
-    """The broker compares the batch as it is sent."""
+    """The broker checks the batch as it was sent."""
     value = pa.array([bytes(100_000)], pa.binary())
     (batch,) = seal(value, zeros(1), topic="t", compressor="zstd", max_message_bytes=2000)
     assert read([batch]) == {0: [bytes(100_000)]}
@@ -140,7 +140,7 @@ def test_a_record_that_only_compression_brings_under_the_limit_is_sealed():
 
 @pytest.mark.parametrize("partitions", [1, 3])
 def test_batches_that_come_out_too_large_are_split_until_they_fit(partitions):
-    """Records that do not compress, in batches planned too large; order and content stay."""
+    """Incompressible records, in batches planned too large; order and content stay."""
     value = noise(120, 300)
     target = (np.arange(120) % partitions).astype(np.int32)
     batches = list(
@@ -162,13 +162,13 @@ def test_the_default_bound_fits_a_topic_with_a_small_limit():
 
 
 def test_no_rows_give_no_batches():
-    """An empty result is legal and sends nothing."""
+    """An empty result is legal, and nothing is sent."""
     assert list(seal(pa.array([], pa.binary()), zeros(0), topic="t")) == []
     assert list(seal(pa.chunked_array([], pa.binary()), zeros(0), topic="t")) == []
 
 
 def test_a_thousand_partitions_get_one_batch_each():
-    """Few records each, all of them there."""
+    """Each has a few records, and none is missing."""
     target = (np.arange(5000) % 1000).astype(np.int32)
     batches = list(seal(numbered(5000), target, topic="t", compressor="none"))
     assert [batch.partition for batch in batches] == list(range(1000))
@@ -177,7 +177,7 @@ def test_a_thousand_partitions_get_one_batch_each():
 
 @pytest.mark.parametrize("largest", [254, 255, 256, 300, 65_535, 65_536, 70_000])
 def test_partition_numbers_of_any_size_are_sorted_rightly(largest):
-    """Sorting narrows partition numbers only where they fit."""
+    """Sorting narrows partition numbers only if they fit."""
     target = np.array([largest, 3, 44, largest - 1, largest, 44], np.int32)
     batches = list(seal(numbered(6), target, topic="t", compressor="none"))
     assert [batch.partition for batch in batches] == [3, 44, largest - 1, largest]
@@ -236,7 +236,7 @@ def test_fixed_size_and_null_columns_are_taken_too():
 
 @pytest.mark.parametrize("column", ["key", "value"])
 def test_a_column_without_bytes_is_named_with_its_type(column):
-    """Numbers are not guessed into text."""
+    """Numbers are not converted to text."""
     columns = {"value": numbered(2), "key": None, column: pa.array([1, 2])}
     with pytest.raises(ProcessFailed, match=f"column '{column}' has type int64; cast it to binary or string"):
         list(seal(columns["value"], zeros(2), topic="t", key=columns["key"]))
@@ -254,14 +254,14 @@ MOMENT = 1_700_000_000_123
     ],
 )
 def test_timestamps_are_milliseconds(column):
-    """In every form that the contracts of the sinks have."""
+    """In every form that the sinks' contracts allow."""
     (batch,) = seal(numbered(2), zeros(2), topic="t", timestamp=column)
     assert decode_batch(raw(batch.data), check_crc=False).timestamp.tolist() == [MOMENT, MOMENT + 1]
 
 
 @pytest.mark.parametrize("column", [None, pa.array([None, 5], pa.int64())])
 def test_missing_timestamps_are_the_present(column, monkeypatch):
-    """As a producer does it."""
+    """As with a producer."""
     monkeypatch.setattr("airflow_eos.recordbatch.sink_columns.time.time_ns", lambda: MOMENT * 1_000_000 + 999)
     (batch,) = seal(numbered(2), zeros(2), topic="t", timestamp=column)
     present = decode_batch(raw(batch.data), check_crc=False).timestamp.tolist()
@@ -284,7 +284,7 @@ STRUCT = pa.struct([pa.field("key", pa.large_string(), nullable=False), ("value"
     ],
 )
 def test_headers_keep_order_repeated_keys_and_null_values(column):
-    """In every list type; null and empty lists are no headers."""
+    """In every list type; null and empty lists mean no headers."""
     target = np.array([1, 0, 1, 0], np.int32)
     first, second = seal(numbered(4), target, topic="t", headers=column, compressor="none")
     assert decode_batch(raw(first.data), check_crc=False).headers.to_pylist() == [PAIRS[1] or None, PAIRS[3]]
@@ -307,12 +307,12 @@ def test_hidden_headers_under_a_null_list_are_not_written():
 @pytest.mark.parametrize("listed", [[[(None, b"v")]], [[None]]])
 def test_a_header_without_a_key_is_refused(listed):
     """Kafka's header keys are never null."""
-    with pytest.raises(ProcessFailed, match="header without a key"):
+    with pytest.raises(RecordRefused, match="header without a key"):
         list(seal(numbered(1), zeros(1), topic="t", headers=pa.array(listed, HEADERS_TYPE)))
 
 
 def test_a_header_key_that_is_not_utf8_is_refused():
-    """Kafka's header keys are text: some clients cannot read the record, nor go on behind it."""
+    """Kafka's header keys are text: some clients cannot read the record, nor continue after it."""
     key = pa.array([b"good", b"\xffA"], pa.binary()).view(pa.string())
     flat = pa.StructArray.from_arrays([key, pa.array([b"", b""])], ["key", "value"])
     column = pa.ListArray.from_arrays([0, 1, 2], flat)
@@ -328,7 +328,7 @@ def test_rows_and_partitions_must_agree():
 
 
 def test_sealing_leaves_results_of_earlier_calls_alone():
-    """Working memory is used again, what was returned is not part of it."""
+    """Buffers are reused, but results are not part of them."""
     first = list(seal(numbered(100), zeros(100), topic="t", compressor="none"))
     again = list(seal(noise(100, 20), zeros(100), topic="t", compressor="none"))
     assert read(first) == {0: numbered(100).to_pylist()}

@@ -19,20 +19,20 @@ from tests.support.record_batches import Record, marker, write
 
 @given(st.integers(0, (1 << 63) - 1), st.integers(0, (1 << 15) - 1), st.integers(0, (1 << 31) - 1))
 def test_identity_and_checksum_are_what_another_client_reads(producer_id, epoch, sequence):
-    """kafka-python sees the identity and finds the checksum right."""
+    """kafka-python reads the identity and finds the checksum valid."""
     batch = MemoryRecords(stamp(SEALED.data, producer_id, epoch, sequence)).next_batch()
     assert batch.validate_crc()
     assert (batch.producer_id, batch.producer_epoch, batch.base_sequence) == (producer_id, epoch, sequence)
 
 
 def test_nothing_but_identity_and_checksum_is_touched():
-    """The same bytes in front, between and behind."""
+    """The other bytes stay the same."""
     data = stamp(SEALED.data, 1, 2, 3)
     assert (data[:17], data[21:43], data[57:]) == (SEALED.data[:17], SEALED.data[21:43], SEALED.data[57:])
 
 
 def test_a_retry_gets_the_same_bytes_from_a_fresh_or_a_stamped_batch():
-    """Brokers compare sequences, not content: what is sent again must be the same."""
+    """Brokers compare sequences, not content: a retry must send the same bytes."""
     once = stamp(SEALED.data, 1, 2, 3)
     assert stamp(SEALED.data, 1, 2, 3) == once
     assert stamp(stamp(SEALED.data, 9, 9, 9), 1, 2, 3) == once
@@ -55,14 +55,14 @@ def test_a_batch_that_is_not_transactional_data_is_refused(data):
 
 @pytest.mark.parametrize("data", [b"", SEALED.data[:60], write([], attributes=0x10, magic=1)])
 def test_what_is_no_batch_is_refused(data):
-    """Cut, or of another format."""
+    """It is truncated, or of another format."""
     with pytest.raises(ProtocolViolation, match="not a record batch of magic 2"):
         stamp(data, 1, 0, 0)
 
 
 @pytest.mark.parametrize("identity", [(-1, 0, 0), (0, -1, 0), (0, 0, -1), (0, 0, 1 << 31)])
 def test_no_identity_is_refused(identity):
-    """-1 is what sealed batches carry; no sender has it."""
+    """Sealed batches have -1, which no sender has."""
     with pytest.raises(ProtocolViolation, match="not the identity of a producer"):
         stamp(SEALED.data, *identity)
 
@@ -72,5 +72,5 @@ def test_no_identity_is_refused(identity):
     [(0, 5, 5), ((1 << 31) - 6, 5, (1 << 31) - 1), ((1 << 31) - 5, 5, 0), ((1 << 31) - 1, 3, 2), (7, 0, 7)],
 )
 def test_sequences_wrap_to_zero_behind_the_largest_int32(sequence, records, expected):
-    """As DefaultRecordBatch.incrementSequence."""
+    """Like DefaultRecordBatch.incrementSequence."""
     assert next_sequence(sequence, records) == expected

@@ -60,13 +60,13 @@ def test_a_varint_over_the_end_of_the_buffer_is_an_error():
 
 
 def test_a_varint_longer_than_ten_bytes_is_an_error():
-    """Eleven continued bytes are no number."""
+    """Eleven bytes with continuation bits are not a number."""
     with pytest.raises(ValueError, match="longer than ten bytes"):
         read_varints(np.frombuffer(b"\xff" * 12 + b"\x00", np.uint8), np.array([0]))
 
 
 def test_no_varints_at_all_are_fine():
-    """Empty columns pass both ways."""
+    """Empty columns work in both directions."""
     assert packed_bytes([]) == []
     values, behind = read_varints(np.empty(0, np.uint8), np.empty(0, np.int64))
     assert len(values) == len(behind) == 0

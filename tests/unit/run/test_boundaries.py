@@ -1,4 +1,4 @@
-"""A boundary needs those beside it, not all that were ever pinned."""
+"""A boundary needs its neighbours, not all boundaries that were ever pinned."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def ms(hours):
 
 
 class Log:
-    """A cluster whose logs say of any moment what they are told to."""
+    """A cluster whose logs give the configured answers for any timestamp."""
 
     def __init__(self, found, stable, start):
         self.found, self.stable, self.start = found, stable, start
@@ -51,13 +51,13 @@ class Log:
 
     def offsets_for_time(self, partitions, timestamp, *, markers=False):
         found = {TopicPartition("orders", n): one for n, one in enumerate(self.found)}
-        if timestamp == 0:  # the first that is left is of after every moment: what is gone may be, too
+        if timestamp == 0:  # the first remaining record is after every moment: deleted ones may be, too
             return {tp: TimedOffset(self.start, int(moment(100).timestamp() * 1000)) for tp in partitions}
         return {tp: None if found[tp] is None else TimedOffset(found[tp], timestamp) for tp in partitions}
 
 
 def pin(cluster, hours, values, *, near, topic=TOPIC):
-    """Return the boundary at a moment, by those beside it or by all."""
+    """Return the boundary at a moment, computed from its neighbours or from all."""
     maker = Boundaries(cluster, SimpleNamespace(), "eos", lambda: moment(1000))
     its = neighbours("orders", moment(hours))
     before = sorted((key for key in values if key < its.key), reverse=True)[: its.needed]
@@ -83,7 +83,7 @@ pins = st.lists(
 
 @given(pins, st.integers(1, 3))
 def test_those_beside_it_say_what_all_say(history, needed):
-    """Pinned in any order, from logs that say anything, with heads deleted, on topics made again."""
+    """Pinned in any order, from logs with arbitrary answers, deleted heads and recreated topics."""
     values = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(boundaries, "NEIGHBOURS", needed)
@@ -109,7 +109,7 @@ def test_those_beside_it_say_what_all_say(history, needed):
     ids=["older", "equal", "ahead", "microseconds", "nothing-left", "loss-accepted", "not-recorded"],
 )
 def test_only_older_timestamps_prove_what_stood_in_the_log(highest, unproven, proves):
-    """The driver's clock says 8:00 in all of them: producers may be ahead of it."""
+    """The driver's clock says 8:00 in each case: producers may be ahead of it."""
     head = {0: Deleted(5, None)} if unproven else {}
     other = Boundary("orders", "now", utc_text(moment(8)), {0: 3}, utc_text(moment(8)), {0: 5}, head, highest)
     lowest, _ = boundaries._bounds(0, utc_text(moment(10)), [other])
@@ -120,10 +120,10 @@ def test_only_older_timestamps_prove_what_stood_in_the_log(highest, unproven, pr
     ("clock", "proves"), [(11, False), (10, True), (8, True)], ids=["right", "on", "behind"]
 )
 def test_a_loss_is_accepted_at_the_time_of_the_drivers_clock(clock, proves):
-    """Nothing is left in the log; at 11:00 somebody accepts that. Of 10:00 it then says nothing.
+    """Nothing is left in the log, and a run accepts that at 11:00: this proves nothing about 10:00.
 
-    A driver whose clock is behind says that it accepted the loss before 10:00, and the boundary of 10:00 is
-    taken for proven: what was lost up to there is in the record of the run that accepted it alone.
+    A driver whose clock is behind records an acceptance before 10:00, so the boundary of 10:00 counts as
+    proven: only the record of the run that accepted it tells what was lost until then.
     """
     gone = Log((None, None), stable=5, start=5)
     maker = Boundaries(gone, SimpleNamespace(), "eos", lambda: moment(clock))
@@ -145,7 +145,7 @@ def test_a_loss_is_accepted_at_the_time_of_the_drivers_clock(clock, proves):
     ("clock", "is_fixed"), [(-0.5, False), (0, False), (0.4, False), (0.5, True), (2, True)]
 )
 def test_the_clock_of_the_driver_decides_how_long_an_idle_partition_is_waited_for(clock, is_fixed):
-    """A slow one waits; a fast one fixes the boundary at the end: what comes later lies behind it."""
+    """A slow one waits; a fast one pins the boundary at the log end: later records are after it."""
     lateness = dt.timedelta(minutes=30)
     maker = Boundaries(Log((3, None), 9, 0), SimpleNamespace(), "eos", lambda: moment(1 + clock))
     compute = (maker.compute, TOPIC, moment(1), lateness, Pinned(TOPIC, moment(1), {}))
@@ -158,7 +158,7 @@ def test_the_clock_of_the_driver_decides_how_long_an_idle_partition_is_waited_fo
 
 
 class Untimed(Log):
-    """A log in which no record is found by time."""
+    """A log in which no record is found by timestamp."""
 
     def __init__(self):
         super().__init__((None, None), stable=9, start=5)
@@ -171,7 +171,7 @@ class Untimed(Log):
 
 
 def test_records_without_a_timestamp_are_unaccountable_not_late():
-    """Waiting does not help where no timestamp is left."""
+    """Waiting does not help if no timestamp is left."""
     pinned = Pinned(TOPIC, moment(1), {})
     compute = Boundaries(Untimed(), SimpleNamespace(), "eos", lambda: moment(1000)).compute
     with pytest.raises(IntervalUnaccountable, match="no record is found by time"):

@@ -25,7 +25,7 @@ DAY = Interval(
 
 
 class Ledger:
-    """One partition: what is committed, and what stands above the last stable offset at each look."""
+    """One partition: committed records, and those above the last stable offset at each look-up."""
 
     def __init__(self, *records: RunRecord) -> None:
         self.records = list(records)
@@ -88,7 +88,7 @@ OTHER_WORK = [
 def test_record_of_other_work_under_the_same_name_is_no_answer(
     made: dict[str, Any], mode: str, asked: dict[str, Any], clear_number: int, fenced: bool
 ) -> None:
-    """Two tasks of a Dag run that share a pipeline: the second is told so, not that its work is done."""
+    """Two tasks of a Dag run share a pipeline: the second is refused, and not told that its work is done."""
     first = a_spec(**made)
     ledger = Ledger(made_by(first, mode))
     second = a_spec(**{**made, **asked}, clear_number=clear_number)
@@ -98,7 +98,7 @@ def test_record_of_other_work_under_the_same_name_is_no_answer(
 
 
 def test_round_of_other_work_is_not_continued() -> None:
-    """Rounds that another task of the run committed are not this one's."""
+    """Rounds that another task of the run committed do not count as this task's."""
     round_0 = a_spec(ranges=ROUNDS, round=0)
     ledger = Ledger(made_by(round_0, "cursor"))
     assert ask(round_0, ledger).found
@@ -107,7 +107,7 @@ def test_round_of_other_work_is_not_continued() -> None:
 
 
 def test_interval_that_an_earlier_run_did_under_another_group_stays_done() -> None:
-    """A renamed group makes no interval undone: the group of an interval means nothing."""
+    """Renaming the group does not undo an interval: an interval's group does not matter."""
     ledger = Ledger(made_by(a_spec(ranges=DAY), "interval"))
     assert ask(a_spec(ranges=DAY, run_id="backfill", group_id="renamed"), ledger).found
 
@@ -118,7 +118,7 @@ PARTITION = PartitionInterval("2026-11-20", DAY)
 @pytest.mark.parametrize("ranges", [DAY, PARTITION], ids=["interval", "partition"])
 @pytest.mark.parametrize("fenced", [False, True])
 def test_what_a_task_wrote_before_it_was_mapped_is_not_written_again(ranges: Any, fenced: bool) -> None:
-    """Nor what its instances wrote, where it is no longer mapped: their keys differ."""
+    """The same for what its instances wrote, if it is no longer mapped: their keys differ."""
     whole, mapped = a_spec(ranges=ranges), a_spec(ranges=ranges, source_partition=0)
     for before, now in ((whole, mapped), (mapped, whole)):
         ledger = Ledger(made_by(before, "interval"))
@@ -134,7 +134,7 @@ def test_what_a_task_wrote_before_it_was_mapped_is_not_written_again(ranges: Any
 
 
 def staged_by_seven(spec: RunSpec) -> LedgerEntry:
-    """The run's record, written by producer 7 and not decided."""
+    """The run's record, written by producer 7 and undecided."""
     record = made_by(spec, "cursor")
     key = keys.run_record_key(record.run_key)
     return LedgerEntry(
@@ -143,7 +143,7 @@ def staged_by_seven(spec: RunSpec) -> LedgerEntry:
 
 
 def test_patient_look_up_waits_for_a_commit_that_is_being_written() -> None:
-    """Between record and marker a look says nothing; who will not ask again must not take it for a no."""
+    """Between record and marker nothing is decided; a caller that asks once must not take that for a no."""
     spec = a_spec()
     staged = staged_by_seven(spec)
     ended = LedgerEntry(offset=6, producer_id=7, kind="commit")
@@ -155,7 +155,7 @@ def test_patient_look_up_waits_for_a_commit_that_is_being_written() -> None:
 
 
 def test_record_of_an_aborted_transaction_is_no_answer() -> None:
-    """Above the last stable offset the marker of its own producer decides, not another one's."""
+    """Above the last stable offset, only the marker of the record's own producer decides."""
     spec = a_spec()
     staged = staged_by_seven(spec)
     others = LedgerEntry(offset=6, producer_id=8, kind="commit")
@@ -167,7 +167,7 @@ def test_record_of_an_aborted_transaction_is_no_answer() -> None:
 
 
 def test_a_reprocessing_takes_the_number_behind_the_latest() -> None:
-    """The record of an earlier one may have been dismissed; the number of another one is taken."""
+    """The record of an earlier one may have been dismissed, but its number stays taken."""
     spec = a_spec()
     first = made_by(spec, "cursor")
     second = replace(

@@ -33,9 +33,9 @@ READ = TopicPartition("t", 0)
 def test_fewer_records_than_the_run_read_replace_nothing(
     before: int, again: int | None, skipped: int, kept_whole: Any, refused: str | None
 ) -> None:
-    """Where a count is unknown, only a log that loses records at its start alone has them all.
+    """If a count is unknown, only a log that loses records at its start alone still has them all.
 
-    And only if the reprocessing skips none of their offsets.
+    The reprocessing must also skip none of their offsets.
     """
     recorded = run_record(ranges=(OffsetRange("t", 0, 0, 6),), records_read_by_partition={"t-0": before})
     read = {} if again is None else {READ: again}

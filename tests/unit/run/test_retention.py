@@ -28,5 +28,5 @@ SINCE_1970 = (NOW - dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)) // dt.timed
 def test_a_topic_that_keeps_records_from_before_1970_keeps_them_for_ever(
     milliseconds: int, keeps: dt.timedelta | None
 ) -> None:
-    """No record is older, and no calendar goes back that far."""
+    """No record is older, and datetime does not go back that far."""
     assert kept({"retention.ms": str(milliseconds)}, NOW) == keeps

@@ -1,4 +1,4 @@
-"""Offsets are taken out of a plan, and nothing else of it changes."""
+"""Skipped offsets are removed from a plan, and nothing else changes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def a_plan(*ranges: OffsetRange) -> RunPlan:
 def test_what_is_left_is_what_was_there_without_what_is_skipped(
     first: list[int], second: list[int], skips: list[tuple[int, list[int]]]
 ) -> None:
-    """Each offset once; starts and ends as before, or the cursor would be lost."""
+    """Each offset once; starts and ends as before, otherwise the cursor would be lost."""
     plan = a_plan(OffsetRange("t", 0, *first), OffsetRange("t", 1, *second))
     skip = [OffsetRange("t", partition, *bound) for partition, bound in skips]
     found = without(plan, skip)
@@ -37,14 +37,14 @@ def test_what_is_left_is_what_was_there_without_what_is_skipped(
 
 
 def test_a_plan_that_nothing_is_taken_out_of_is_the_same() -> None:
-    """Also where other partitions are named."""
+    """Also if the skipped offsets are in other partitions."""
     plan = a_plan(OffsetRange("t", 0, 5, 9))
     assert without(plan, ()) is plan
     assert without(plan, [OffsetRange("t", 0, 9, 12), OffsetRange("t", 1, 5, 9)]) is plan
 
 
 def test_the_pieces_are_said() -> None:
-    """A hole in the middle, with what the record says of it."""
+    """A hole in the middle, and its entry in the record."""
     found = without(a_plan(OffsetRange("t", 0, 5, 20)), [OffsetRange("t", 0, 8, 10)])
     assert found.ranges == (OffsetRange("t", 0, 5, 8), OffsetRange("t", 0, 10, 20))
     assert found.notes == ("t-0: offsets 8 to 9 are skipped (skip_offsets)",)

@@ -10,7 +10,7 @@ from airflow_eos.run.states import IN_WORDS, State, Trace
 
 
 def test_the_log_explains_each_state(caplog: pytest.LogCaptureFixture) -> None:
-    """The name and the seconds, which programs read, then words."""
+    """The state's name and the seconds, for programs, then an explanation."""
     assert set(IN_WORDS) == set(State)
     times = iter([10.0, 10.25, 11.5])
     trace = Trace(lambda: next(times))

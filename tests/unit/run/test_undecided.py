@@ -1,4 +1,4 @@
-"""The open transactions that hold readers up, of as many partitions as they may have."""
+"""The open transactions that hold readers back, each described once however many partitions it has."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ PARTITIONS = [TopicPartition("orders", number) for number in range(1000)]
 
 
 class Cluster:
-    """One producer has a transaction open in all partitions."""
+    """One producer has an open transaction in all partitions."""
 
     def __init__(self):
         self.described = []
@@ -31,7 +31,7 @@ class Cluster:
 
 
 def test_a_transaction_is_described_once_for_all_its_partitions():
-    """A request for each of thousands would take as many round trips in each plan."""
+    """Each plan would otherwise take a round trip for each of thousands of partitions."""
     cluster = Cluster()
     waiting = undecided(cluster, dict.fromkeys(PARTITIONS, 9), dict.fromkeys(PARTITIONS, 3))
     assert cluster.described == ["shop"]

@@ -16,13 +16,13 @@ COMMITTED, OPEN, EMPTY = TransactionState.COMPLETE_COMMIT, TransactionState.ONGO
 
 def is_over(answer: TransactionDescription | None) -> bool:
     cluster: Any = SimpleNamespace(describe_transaction=lambda name: answer)
-    transactions: Any = None  # writes nothing here
+    transactions: Any = None  # no marker is written here
     return Visibility(cluster, transactions)._is_over(OURS)
 
 
 @pytest.mark.parametrize("state", list(TransactionState))
 def test_an_earlier_epoch_says_nothing(state: TransactionState) -> None:
-    """A coordinator that is behind tells of the one before: markers of ours may be on the way."""
+    """A stale coordinator describes the one before: markers of ours may still be in flight."""
     assert not is_over(TransactionDescription(state, 7, 2))
 
 
@@ -37,11 +37,11 @@ def test_an_earlier_epoch_says_nothing(state: TransactionState) -> None:
     ],
 )
 def test_a_later_epoch_is_given_after_the_end_only(answer: TransactionDescription | None) -> None:
-    """As is another producer id, or none."""
+    """The same for another producer id, or none."""
     assert is_over(answer)
 
 
 @pytest.mark.parametrize("state", [OPEN, TransactionState.PREPARE_COMMIT])
 def test_our_own_epoch_is_over_when_it_is_complete(state: TransactionState) -> None:
-    """Until then the coordinator writes markers."""
+    """Until then the coordinator is writing markers."""
     assert not is_over(TransactionDescription(state, 7, 3))

@@ -1,4 +1,4 @@
-"""What two definitions of work differ in, and what of a specification is none."""
+"""How two definitions of work differ, and which settings are not part of one."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ EVERY = [
 
 @pytest.mark.parametrize("work", EVERY, ids=lambda work: f"{work.mode}{work.partition}")
 def test_definition_survives_the_ledger(work: WorkDefinition) -> None:
-    """As JSON in a record's details, without what does not apply."""
+    """As JSON in a record's details, without fields that do not apply."""
     record = a_record(details={WORK: json.loads(json.dumps(work.to_dict()))})
     assert WorkDefinition.recorded(record) == work
     assert WorkDefinition.recorded(a_record(details={})) is None
@@ -59,13 +59,13 @@ OTHERS: dict[str, Any] = {
 
 
 def test_every_field_is_compared() -> None:
-    """A field that is added without a comparison fails here."""
+    """A new field without a comparison fails here."""
     assert set(OTHERS) == {one.name for one in fields(WorkDefinition)} == AUTHORS | {"origin"}
 
 
 @pytest.mark.parametrize("field", OTHERS)
 def test_each_field_alone_is_a_difference(field: str) -> None:
-    """And the text says what was recorded and what is asked."""
+    """The text has the recorded and the requested value."""
     (found,) = differences(WORK_OF, replace(WORK_OF, **{field: OTHERS[field]}))
     assert found.field == field
     assert found.recorded != found.current
@@ -80,7 +80,7 @@ def test_ranges_that_both_have_are_not_listed() -> None:
 
 @pytest.mark.parametrize("ours", ["", "here"])
 def test_origin_is_compared_where_both_name_one(ours: str) -> None:
-    """A record from before the setting answers, and so does one that was made with it."""
+    """A record from before the setting counts, and so does one made with it."""
     assert differences(WORK_OF, replace(WORK_OF, origin="")) == []
     assert differences(replace(WORK_OF, origin=""), replace(WORK_OF, origin=ours)) == []
 
@@ -94,7 +94,7 @@ HOW = [
 
 @pytest.mark.parametrize("how", HOW)
 def test_how_a_run_is_made_is_no_part_of_its_work(how: dict[str, Any]) -> None:
-    """Group and prefix are the transactional id's business."""
+    """Group and prefix are part of the transactional id."""
     assert WorkDefinition.of(a_spec(**how)) == WorkDefinition.of(a_spec())
 
 
@@ -118,7 +118,7 @@ def recorded(mode: str = "cursor", **asked: Any) -> Any:
 
 
 def test_refusal_lists_every_difference_and_is_final() -> None:
-    """Another try would meet the same record."""
+    """A retry would meet the same record."""
     ledger = Ledger(recorded(sink_topic="out", source_topics=("src", "more")))
     with pytest.raises(DifferentWork) as refused:
         ask(a_spec(sink_topic="new", clear_number=1), ledger)
@@ -130,7 +130,7 @@ def test_refusal_lists_every_difference_and_is_final() -> None:
 
 @pytest.mark.parametrize("on_committed", ["skip", "accept", "reprocess"])
 def test_no_on_committed_answers_for_another_fence(on_committed: str) -> None:
-    """Without the same transactional id nobody keeps the other one from committing the same run again."""
+    """Another transactional id does not fence this one, so the same run could be committed again."""
     theirs, ours = (keys.cursor_transactional_id(one, "g") for one in ("staging", "prod"))
     ledger = Ledger(recorded(prefix="staging"))
     with pytest.raises(DifferentWork, match=f"committed under transactional id {theirs!r}, not {ours!r}"):
@@ -138,7 +138,7 @@ def test_no_on_committed_answers_for_another_fence(on_committed: str) -> None:
 
 
 def test_who_waits_for_a_run_compares_what_he_says_of_it() -> None:
-    """A sensor does not know the sink or the group."""
+    """A sensor knows neither the sink nor the group."""
     record = recorded("explicit", sink_topic="out", origin="a", ranges=Explicit((A,)))
 
     def wait(**said: Any) -> None:
@@ -156,7 +156,7 @@ def test_who_waits_for_a_run_compares_what_he_says_of_it() -> None:
 
 
 def test_reprocessing_answers_only_where_the_run_itself_is_ours() -> None:
-    """It did what is asked, but of a run that was made under another cursor."""
+    """It did the requested work, but for a run that was made under another cursor."""
     first = recorded(sink_topic="out")
     there = a_spec(sink_topic="new")
     again = made_by(

@@ -16,7 +16,7 @@ __all__ = ["database", "postgres_server"]
 
 @pytest.fixture(autouse=True)
 def catalogs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[SqlCatalog]]:
-    """Every catalog that a test opens, closed at its end: Python 3.13 reports those that are not."""
+    """Every catalog that a test opens, closed at its end: Python 3.13 reports unclosed ones."""
     opened: list[SqlCatalog] = []
     make = SqlCatalog.__init__
 

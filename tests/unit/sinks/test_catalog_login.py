@@ -1,4 +1,4 @@
-"""Catalogs that do not take the connection's credentials: REST over HTTP, and in PostgreSQL."""
+"""Catalogs that refuse the connection's credentials: REST over HTTP, and in PostgreSQL."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ OPENED = {"defaults": {}, "overrides": {}}
 
 @contextmanager
 def refusing_catalog(code, content, until=None, answered="/config", *, is_opened=False):
-    """A catalog that has one answer to every request; yields its address.
+    """A catalog that gives every request the same answer; yields its address.
 
-    :param content: as JSON, or bytes as they are.
-    :param until: event before which it answers only requests for what ``answered`` ends with.
-    :param is_opened: it gives its configuration.
+    :param content: sent as JSON; bytes are sent as they are.
+    :param until: event before which it answers only requests for paths that end with ``answered``.
+    :param is_opened: whether it returns its configuration.
     """
 
     class Handler(BaseHTTPRequestHandler):
@@ -84,7 +84,7 @@ def sink_of(address, **login):
     ],
 )
 def test_refused_credentials_are_no_catalog_that_is_away(code, answer, login):
-    """Final, without the secret."""
+    """The error is final, and has no secret."""
     with (
         refusing_catalog(code, answer) as address,
         pytest.raises(ConfigurationError, match="does not take the credentials") as refused,
@@ -94,7 +94,7 @@ def test_refused_credentials_are_no_catalog_that_is_away(code, answer, login):
 
 
 def test_a_catalog_that_is_away_is_asked_again():
-    """Whatever stands before it may answer for it."""
+    """A proxy in front of it may answer instead."""
     with refusing_catalog(503, {}) as address, pytest.raises(OutcomeUnknown):
         sink_of(address, token=SECRET).load()
 
@@ -110,7 +110,7 @@ def test_a_catalog_that_is_away_is_asked_again():
     ids=["the catalog", "a gateway", "a gateway of few words", "a gateway in JSON"],
 )
 def test_only_the_catalog_itself_says_that_there_is_no_table(content, error, says):
-    """What stands before it, while it is deployed anew, fails no run for good and takes no INTENT back."""
+    """During a deployment, a proxy's answer fails no run for good and takes no INTENT back."""
     with (
         refusing_catalog(404, content, is_opened=True) as address,
         pytest.raises(error, match=f"(?s){says}"),
@@ -129,7 +129,7 @@ def test_only_the_catalog_itself_says_that_there_is_no_table(content, error, say
 def test_a_catalog_that_takes_a_request_and_answers_nothing_is_asked_again(
     monkeypatch, caplog, answered, login, says
 ):
-    """A run and a command do not wait for ever: not for the table, its configuration or a token."""
+    """A run or command does not wait for ever for the table, its configuration or a token."""
     monkeypatch.setattr(iceberg, "_ANSWER_SECONDS", 0.5)
     monkeypatch.setattr(base_sink, "_SILENT_SECONDS", 0.1)
     is_over = threading.Event()
@@ -165,7 +165,7 @@ def test_a_database_with_a_catalog_refuses_a_login_as_one_with_a_table_does(
     error,
     says,
 ):
-    """Final, unless another try may find a free connection."""
+    """The error is final, unless a retry may find a free connection."""
     uri = f"postgresql+psycopg2://{login}@/postgres?host={locked_server.home}"
     properties = {"type": "sql", "uri": uri, "warehouse": "file:///nowhere"}
     sink = IcebergSink(IcebergTable("db.t", catalog="c", properties=properties), "eos.p")

@@ -1,12 +1,14 @@
-"""What a process may return for a table: names, types, values."""
+"""Rows that a process may return for a table: names, types, values."""
 
 from __future__ import annotations
 
 import datetime as dt
 from decimal import Decimal
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from airflow_eos.exceptions import ProcessFailed, RecordRefused
@@ -24,7 +26,7 @@ WANTED = pa.schema(
 
 
 def test_what_widens_is_widened_and_what_is_left_out_is_null():
-    """In the table's order of columns."""
+    """The columns have the table's order."""
     moment = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
     given = pa.table(
         {
@@ -38,6 +40,14 @@ def test_what_widens_is_widened_and_what_is_left_out_is_null():
         {"id": 7, "name": "x", "at": moment, "tags": ["a"], "price": None}
     ]
     assert table_columns(given, WANTED, "db.t").schema == WANTED
+
+
+def test_numbers_in_an_array_that_is_filled_again_are_those_that_were_returned():
+    """By the function's next call: rows of many calls make a file."""
+    scratch = np.array([7])
+    returned = table_columns(pa.table({"id": pa.array(scratch)}), WANTED, "db.t")
+    scratch[0] = 8
+    assert returned["id"].to_pylist() == [7]
 
 
 @pytest.mark.parametrize(
@@ -55,7 +65,7 @@ def test_what_widens_is_widened_and_what_is_left_out_is_null():
     ],
 )
 def test_what_does_not_fit_is_named(given, named):
-    """Column, type, and what the table has."""
+    """The error has column, type, and the table's type."""
     with pytest.raises(ProcessFailed) as failure:
         table_columns(pa.table(given), WANTED, "db.t")
     assert named in str(failure.value)
@@ -71,14 +81,14 @@ def test_what_does_not_fit_is_named(given, named):
     ids=["no rows", "rows", "pandas"],
 )
 def test_a_result_without_columns_is_refused(result):
-    """Nobody could tell how many rows it has: they would be lost, or all null."""
+    """Their number of rows is unknown: they would be lost, or all null."""
     optional = pa.schema([field.with_nullable(True) for field in WANTED])
     with pytest.raises(ProcessFailed, match=r"process returned no columns.* return columns of db\.t"):
         table_columns(result, optional, "db.t")
 
 
 def test_nan_is_a_missing_value_in_pandas_alone():
-    """As in pandas itself; other results keep it."""
+    """As in pandas itself; other results keep NaN."""
     wanted = pa.schema([("x", pa.float64())])
     for given, value in (
         (pd.DataFrame({"x": [float("nan")]}), "null"),
@@ -115,8 +125,55 @@ def test_no_rows_are_no_rows(result):
     assert table_columns(result, WANTED, "db.t") is None
 
 
+INNER = pa.struct([("y", pa.bool_())])
+PLACE = pa.struct([("x", pa.int32()), ("names", pa.list_(pa.string())), ("in", INNER)])
+STRICT = pa.struct(
+    [
+        pa.field("x", pa.int64(), nullable=False),
+        pa.field("names", pa.large_list(pa.field("element", pa.string(), nullable=False)), nullable=False),
+        pa.field("in", pa.struct([pa.field("y", pa.bool_(), nullable=False)]), nullable=False),
+    ]
+)
+"""The same with all fields required."""
+
+
+def as_spark_writes(places):
+    """Return structs whose fields are null where they are null themselves."""
+    parts = [as_spark_writes(part) if pa.types.is_struct(part.type) else part for part in places.flatten()]
+    return pa.StructArray.from_arrays(parts, fields=list(places.type), mask=places.is_null())
+
+
+@pytest.mark.parametrize("made", [lambda places: places, as_spark_writes], ids=["by Arrow", "by Spark"])
+def test_a_null_has_none_of_the_fields_that_are_required_in_it(made):
+    """At any depth, in a slice, and in a column that is left out: Parquet takes no null in such a field."""
+    row = {"x": 1, "names": ["a"], "in": {"y": True}}
+    places = made(pa.array([row, None, row, None], PLACE))
+    offsets = [0, 2, 2, 4]
+    rows = pa.table(
+        {
+            "place": places[:3],
+            "list": pa.ListArray.from_arrays(offsets, places),
+            "map": pa.MapArray.from_arrays(offsets, pa.array(["a", "b", "a", "b"]), places),
+        }
+    )
+    wanted = pa.schema(
+        {
+            "place": STRICT,
+            "list": pa.large_list(STRICT),
+            "map": pa.map_(pa.string(), STRICT),
+            "left out": STRICT,
+        }
+    )
+    for part in (rows, rows.slice(1), rows.slice(1, 1)):
+        written = pa.BufferOutputStream()
+        pq.write_table(table_columns(part, wanted, "db.t"), written)
+        read = pq.read_table(pa.BufferReader(written.getvalue()))
+        assert read.drop_columns(["left out"]).to_pylist() == part.to_pylist()
+        assert read["left out"].null_count == len(part)
+
+
 def test_widening_loses_nothing():
-    """The rules of Iceberg's own promotions, and other encodings of the same."""
+    """By the rules of Iceberg's own promotions, and for other encodings of the same type."""
     assert widens(pa.int32(), pa.int64())
     assert not widens(pa.int64(), pa.int32())
     assert widens(pa.float32(), pa.float64())
@@ -140,7 +197,7 @@ def test_widening_loses_nothing():
     ids=str,
 )
 def test_views_are_read_at_any_depth(kind):
-    """Polars returns text so."""
+    """Polars returns text in this form."""
     wide = {"list": pa.large_list(pa.large_string()), "stru": pa.struct([("a", pa.large_string())])}
     wanted = pa.schema([("x", wide.get(str(kind)[:4], pa.map_(pa.large_string(), pa.large_binary())))])
     values = {"list": [["v"], None], "stru": [{"a": "v"}, None]}.get(str(kind)[:4], [[("v", b"v")], None])
@@ -166,7 +223,7 @@ def test_times_of_spark_are_taken_where_they_are_whole_microseconds():
 
 
 def not_utf8():
-    """Text as Spark's cast of bytes leaves it, which does not look at them."""
+    """Text as Spark's cast of bytes returns it, without validation."""
     values = pa.array([b"ok", None, b"\xff\xfe"], pa.binary())
     return pa.StringArray.from_buffers(3, *values.buffers()[1:], values.buffers()[0])
 
@@ -176,7 +233,7 @@ def not_utf8():
 )
 @pytest.mark.parametrize("wrapped", ["plain", "list", "struct", "map"])
 def test_text_that_is_not_utf8_is_refused_at_any_depth(kind, wrapped):
-    """Readers refuse a data file that holds it, and all rows beside it."""
+    """Readers refuse a data file that has it, with all its other rows."""
     text = not_utf8()
     if pa.types.is_dictionary(kind):
         text = pa.DictionaryArray.from_arrays(pa.array([0, 1, 2], pa.int32()), text)
@@ -210,7 +267,7 @@ def test_text_that_is_not_utf8_is_refused_at_any_depth(kind, wrapped):
 )
 @pytest.mark.parametrize("wrapped", ["plain", "list", "struct", "map"])
 def test_years_beyond_9999_are_seen_at_any_depth(values, is_far, wrapped):
-    """The first and last moments of the years 1 and 9999 are within."""
+    """The first and the last moments of the years 1 and 9999 are valid."""
     count = len(values)
     nested = {
         "plain": values,

@@ -1,4 +1,4 @@
-"""What the doctor says of a Delta Lake table, and what a comparison of its rows with the ledger finds."""
+"""The doctor's checks of a Delta Lake table, and the comparison of its rows with the ledger."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ RUN = "run/p/1"
 
 
 def checks_of(delta, **digests):
-    """The doctor's checks of a table by what they are of."""
+    """Return the doctor's checks of a table by their subjects."""
     table = DeltaTable(str(delta.folder), connection=None)
     checks = list(table_checks(table, lambda: digests))
     return {check.name.removeprefix(f"table {table}").strip(): check for check in checks}
 
 
 def test_a_table_that_runs_can_write_has_no_finding(delta):
-    """The doctor commits nothing, and leaves nothing in the folder."""
+    """The doctor commits nothing, and leaves no file in the folder."""
     Attempt(delta).publish()
     append(delta)
     before = sorted(path.name for path in delta.folder.rglob("*"))
@@ -41,7 +41,7 @@ def test_a_table_that_runs_can_write_has_no_finding(delta):
 
 
 def test_a_table_that_is_not_there_or_cannot_be_written_is_named(delta):
-    """Nothing else is checked then."""
+    """Nothing else is checked in that case."""
     delta.table.alter.set_table_properties({"delta.setTransactionRetentionDuration": "interval 1 day"})
     (check,) = checks_of(delta).values()
     assert (check.status, "forgets who wrote it" in check.found) == ("fail", True)
@@ -51,7 +51,7 @@ def test_a_table_that_is_not_there_or_cannot_be_written_is_named(delta):
 
 
 def test_a_store_that_refuses_files_is_found(delta, monkeypatch):
-    """Its answer is shown without the options of the connection."""
+    """Its answer is shown without the connection's options."""
 
     def refused(self):
         raise PermissionError("403 for t0psecret")
@@ -66,7 +66,7 @@ def test_a_store_that_refuses_files_is_found(delta, monkeypatch):
 
 
 def test_files_that_no_version_names_are_listed_with_their_attempt(delta):
-    """Not those that a later version has taken out: VACUUM is to delete them, and no attempt left them."""
+    """Files that a later version removed are not listed: VACUUM deletes them, and no attempt left them."""
     Attempt(delta).publish()
     append(delta)
     delta.table.optimize.compact()
@@ -98,7 +98,7 @@ def finding_of(delta, receipt, run=RUN, **changes):
 
 
 def test_rows_of_a_run_are_counted_in_the_files_of_its_version(delta):
-    """Whatever others have done with the table since."""
+    """Whatever other writers have done with the table since."""
     receipt = Attempt(delta).publish()
     append(delta)
     delta.table.delete("id = 100")
@@ -108,7 +108,7 @@ def test_rows_of_a_run_are_counted_in_the_files_of_its_version(delta):
 
 
 def test_what_is_not_there_as_it_was_written_is_a_mismatch(delta):
-    """Another count, another run's version, a file that is gone, a table that was made again."""
+    """Another count, another run's version, a missing file, a recreated table."""
     receipt = Attempt(delta).publish()
     assert finding_of(delta, receipt, rows=3).detail == "its data files hold 2 rows"
     assert finding_of(delta, receipt, files=2).detail == "the snapshot added 1 data file, not 2"
@@ -121,7 +121,7 @@ def test_what_is_not_there_as_it_was_written_is_a_mismatch(delta):
 
 
 def test_files_that_were_vacuumed_and_a_log_that_was_cleaned_up_are_no_mismatch(delta):
-    """Nobody can count them any more."""
+    """They can no longer be counted."""
     receipt = Attempt(delta).publish()
     append(delta)
     delta.table.optimize.compact()
@@ -140,7 +140,7 @@ def test_files_that_were_vacuumed_and_a_log_that_was_cleaned_up_are_no_mismatch(
 
 @pytest.mark.parametrize("by", ["version", "moment"])
 def test_a_table_that_was_restored_behind_a_run_is_a_mismatch(delta, by):
-    """Until it is restored to a version with the run's rows; what others do then changes nothing."""
+    """Until it is restored to a version with the run's rows; other commits do not matter."""
     before = delta.table.version()
     receipt = Attempt(delta).publish()
     moment = dt.datetime.fromtimestamp(delta.table.history(2)[-1]["timestamp"] / 1000, dt.timezone.utc)
@@ -169,7 +169,7 @@ def test_a_table_that_was_restored_behind_a_run_whose_files_were_compacted_is_a_
         moment = dt.datetime.fromtimestamp(entry.stat().st_mtime_ns / 10**9, dt.timezone.utc)
         delta.table.restore(version if by == "version" else moment + dt.timedelta(milliseconds=1))
 
-    for number in range(delta.table.version() + 1):  # further apart than the clock is exact
+    for number in range(delta.table.version() + 1):  # further apart than the clock's precision
         os.utime(delta.folder / "_delta_log" / f"{number:020}.json", (number + 1, number + 1))
     restore(compacted)
     assert finding_of(delta, receipt).outcome == "ok"
@@ -183,7 +183,7 @@ def test_a_table_that_was_restored_behind_a_run_whose_files_were_compacted_is_a_
 
 @pytest.mark.parametrize("uri", ["s3://lake/raw/flights", "/data/flights", "file:///data/flights"])
 def test_a_record_names_a_table_that_can_be_opened(uri):
-    """By the text that stands in records and INTENTs; a file system needs no connection."""
+    """By the name in records and INTENTs; a file system needs no connection."""
     table = DeltaTable(uri, connection="delta_default" if uri.startswith("s3") else None)
     assert DeltaTable.named(str(table)) == table
     assert DeltaTable.named("iceberg:c/db.t") is None

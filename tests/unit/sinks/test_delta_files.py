@@ -1,4 +1,4 @@
-"""Data files of a Delta Lake table: what tasks write, read again by deltalake and DuckDB."""
+"""Data files of a Delta Lake table: written by tasks, read by deltalake and DuckDB."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ PARTITIONABLE = ["tiny", "name", "at", "local", "day", "price", "is_late"]
 
 
 def published(lake, rows):
-    """Publish rows as a run does, by a writer that went through a pickle."""
+    """Publish rows like a run, with a writer that was pickled."""
     if not isinstance(rows, pa.Table):
         rows = pa.Table.from_pylist(rows, COLUMNS)
     sink = open_table(lake.sink(), PROPERTY)
@@ -91,7 +91,7 @@ def test_every_type_is_read_as_it_was_written(tmp_path):
 
 @pytest.mark.parametrize("column", PARTITIONABLE)
 def test_a_partition_is_read_as_it_was_written(tmp_path, column):
-    """A value and null are a file each; the column is in the log alone, and predicates find it."""
+    """One file per value and one for null; the column is only in the log, and predicates find it."""
     lake = DeltaLake(tmp_path, COLUMNS, partition_by=[column])
     published(lake, [*ROWS, ROWS[0]])
     rows = sorted(lake.scan().select(COLUMNS.names).to_pylist(), key=lambda row: row["tiny"] is None)
@@ -108,7 +108,7 @@ def test_a_partition_is_read_as_it_was_written(tmp_path, column):
 
 @pytest.mark.parametrize("column", PARTITIONABLE)
 def test_partition_values_are_those_of_other_writers(tmp_path, column):
-    """Moments differ: with their zone, as the protocol has it."""
+    """Moments differ: they include their zone, as the protocol requires."""
     lake = DeltaLake(tmp_path, COLUMNS, partition_by=[column])
     deltalake.write_deltalake(str(lake.folder), pa.Table.from_pylist(ROWS[:1], COLUMNS), mode="append")
     (theirs,) = [add["partitionValues"][column] for add in lake.added()]
@@ -117,7 +117,7 @@ def test_partition_values_are_those_of_other_writers(tmp_path, column):
 
 
 def test_an_empty_text_in_a_partition_column_is_refused(tmp_path):
-    """Delta Lake has no empty text there: it would come back as null."""
+    """Delta Lake has no empty text there: it would be read as null."""
     lake = DeltaLake(tmp_path, COLUMNS, partition_by=["name"])
     with pytest.raises(RecordRefused, match=r"an empty text in 'name', by which delta:.* is partitioned"):
         published(lake, [{**ROWS[0], "name": ""}])
@@ -126,7 +126,7 @@ def test_an_empty_text_in_a_partition_column_is_refused(tmp_path):
 
 @pytest.mark.parametrize("name", ["_list", "row_list", "row", "0", "a.b", 'a "b"=/é'])
 def test_a_partition_column_may_have_any_name(tmp_path, name):
-    """Also one that the grouping has for columns of its own."""
+    """Also a name that the grouping uses for its own columns."""
     rows = pa.table({name: ["x", "y", None, "x"], "id": range(4)})
     lake = DeltaLake(tmp_path, rows.schema, partition_by=[name])
     published(lake, rows)
@@ -134,7 +134,7 @@ def test_a_partition_column_may_have_any_name(tmp_path, name):
 
 
 def test_several_partition_columns_make_a_file_for_each_combination(tmp_path):
-    """Also where a value is null in one of them."""
+    """Also if one of the values is null."""
     lake = DeltaLake(tmp_path, COLUMNS, partition_by=["name", "tiny"])
     rows = [{**ROWS[1], "name": name, "tiny": tiny} for name in ("a", None) for tiny in (1, None)] * 2
     published(lake, rows)
@@ -144,7 +144,7 @@ def test_several_partition_columns_make_a_file_for_each_combination(tmp_path):
 
 
 def test_statistics_hold_for_every_row():
-    """Moments and long texts at or beyond the values, where all readers agree on a form."""
+    """Bounds of moments and long texts include the values, in a form on which all readers agree."""
     table = pa.table(
         {
             "number": pa.array([3, None, -2], pa.int64()),
@@ -179,7 +179,7 @@ def test_statistics_hold_for_every_row():
 
 @pytest.mark.parametrize(("indexed", "columns"), [("2", 2), ("8", 7), ("-1", 9), (None, 9), ("0", 0)])
 def test_so_many_columns_have_statistics_as_the_table_says(tmp_path, indexed, columns):
-    """Of the table's first ones; nested ones have none."""
+    """For its first columns; nested ones have none."""
     configuration = {} if indexed is None else {"delta.dataSkippingNumIndexedCols": indexed}
     lake = DeltaLake(tmp_path, COLUMNS, configuration=configuration)
     published(lake, ROWS)
@@ -191,14 +191,14 @@ def test_so_many_columns_have_statistics_as_the_table_says(tmp_path, indexed, co
     ("size", "expected"), [(None, 128 << 20), ("1048576", 1 << 20), ("10mb", 10 << 20), ("1gb", 128 << 20)]
 )
 def test_a_table_says_how_large_its_files_are(tmp_path, size, expected):
-    """In bytes or with a unit; tasks hold no more than 128 MB."""
+    """In bytes or with a unit; tasks buffer at most 128 MB."""
     lake = DeltaLake(tmp_path, configuration={} if size is None else {"delta.targetFileSize": size})
     sink = open_table(lake.sink(), PROPERTY)
     assert sink.writer(sink.load(), "label").flush_bytes == expected
 
 
 def test_a_store_is_asked_for_many_data_files_at_the_same_time(tmp_path, monkeypatch):
-    """One after the other 200 took 20 s of a store that needs 50 ms, in which others' commits come first."""
+    """One after the other, 200 took 20 s with a store that needs 50 ms, so that other commits came first."""
     lake = DeltaLake(tmp_path, COLUMNS, partition_by=["tiny"])
     together = threading.Barrier(8, timeout=10)
     real = DeltaStorageHandler.get_file_info
@@ -220,7 +220,7 @@ def test_where_deltalake_is_missing_is_said(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "deltalake.fs", None)
     with pytest.raises(EnvironmentMismatch, match=r"install airflow-eos\[delta\] on the executors"):
         writer.write(rows)
-    monkeypatch.delitem(sys.modules, "airflow_eos.sinks.delta")  # as in a process that has not imported it
+    monkeypatch.delitem(sys.modules, "airflow_eos.sinks.delta")  # as if it was never imported
     monkeypatch.setitem(sys.modules, "deltalake", None)
     with pytest.raises(ConfigurationError, match=r"pip install 'airflow-eos\[delta\]'"):
         open_table(lake.sink(), PROPERTY)
@@ -228,7 +228,7 @@ def test_where_deltalake_is_missing_is_said(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", ["day", "local", "at"])
 def test_a_partition_of_a_far_time_is_refused(tmp_path, name):
-    """It would be written, and nobody could read the table any more: neither a run nor deltalake."""
+    """Once written, the table could not be read any more, neither by a run nor by deltalake."""
     lake = DeltaLake(tmp_path, COLUMNS, partition_by=[name])
     sink = open_table(lake.sink(), PROPERTY)
     writer = sink.writer(sink.load(), "a" * 20)
@@ -240,7 +240,7 @@ def test_a_partition_of_a_far_time_is_refused(tmp_path, name):
 
 @pytest.mark.parametrize("declared", ["varchar(3)", "char(3)"])
 def test_a_text_that_is_longer_than_spark_has_declared_is_refused(tmp_path, declared):
-    """Delta Lake has a string, and the table's writers keep to the length."""
+    """Delta Lake's type is string, and the table's writers respect the declared length."""
     name = pa.field("name", pa.string(), metadata={"__CHAR_VARCHAR_TYPE_STRING": declared})
     lake = DeltaLake(tmp_path, pa.schema([("id", pa.int64()), name]))
     published(lake, pa.table({"id": [1, 2], "name": ["한한한", None]}))
@@ -249,7 +249,7 @@ def test_a_text_that_is_longer_than_spark_has_declared_is_refused(tmp_path, decl
 
 
 def test_a_far_date_beside_the_partition_is_written_without_bounds(tmp_path):
-    """Python has no form of it: the log has the number of rows alone."""
+    """Python cannot represent it: the log has only the number of rows."""
     rows = pa.table(
         {"tiny": pa.array([1], pa.int8()), "day": pa.array([2_932_897], pa.int32()).cast(pa.date32())}
     )
@@ -268,7 +268,7 @@ def test_a_table_of_partition_columns_alone_is_refused(tmp_path):
 
 
 def test_files_that_do_not_hold_each_row_once_are_not_committed(tmp_path, monkeypatch):
-    """Whatever divides rows into partitions."""
+    """Whatever splits the rows into partitions."""
     divide = DeltaFiles._parts
     monkeypatch.setattr(
         DeltaFiles, "_parts", lambda *given: [part for part in divide(*given) for _ in range(2)]
@@ -279,7 +279,7 @@ def test_files_that_do_not_hold_each_row_once_are_not_committed(tmp_path, monkey
 
 @pytest.mark.parametrize("name", ["name", "tags", "place"])
 def test_text_that_is_not_utf8_is_in_no_file(tmp_path, name):
-    """Without statistics nothing else looks at it, and DuckDB and deltalake refuse the whole file."""
+    """Without statistics nothing else checks it, and DuckDB and deltalake refuse the whole file."""
     lake = DeltaLake(tmp_path, COLUMNS, configuration={"delta.dataSkippingNumIndexedCols": "0"})
     text = pa.array([b"\xff\xfe"], pa.binary()).view(pa.string())
     column = {
@@ -320,7 +320,7 @@ EACH_IS_FOUND = [
 
 @pytest.mark.parametrize("values", EACH_IS_FOUND, ids=lambda values: str(values.type))
 def test_each_value_is_found_by_itself(tmp_path, values):
-    """In a column with bounds in the log, or without, beside one with; with a checkpoint, too."""
+    """In a column with bounds in the log, or without, beside one with bounds; also with a checkpoint."""
     rows = pa.table({"x": values, "id": range(len(values))})
     lake = DeltaLake(tmp_path, rows.schema)
     published(lake, rows)

@@ -1,4 +1,4 @@
-"""What is particular to tables of Delta Lake: their log and its clean-up, and processes that race and die."""
+"""What is specific to Delta Lake tables: their log and its clean-up, and processes that race and die."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from airflow_eos.table_ports import TableMoved
 from tests.support.lakes import DeltaLake
 from tests.unit.sinks.test_publishing import PROPERTY, Attempt, append, names
 
-# Processes that have imported all of this once; deltalake starts its threads at the first call.
+# Forked from a process that has imported everything once; deltalake starts its threads at the first call.
 processes = multiprocessing.get_context("forkserver")
 processes.set_forkserver_preload(["tests.unit.sinks.test_publishing"])
 
 
 def test_the_history_says_which_run_and_which_offsets_a_version_holds(delta):
-    """And the receipt names the version."""
+    """The receipt names the version."""
     append(delta)
     receipt = Attempt(delta).publish()
 
@@ -52,7 +52,7 @@ def restored(lake):
 
 
 def cleaned_up(lake):
-    """Checkpoint and forget: the log's entries are gone, the history with them."""
+    """Write a checkpoint and clean up: the log's entries are gone, and the history with them."""
     append(lake)
     log = lake.folder / "_delta_log"
     for entry in log.glob("*.json"):
@@ -65,7 +65,7 @@ def cleaned_up(lake):
 
 @pytest.mark.parametrize("maintain", [optimized, vacuumed, restored, cleaned_up])
 def test_what_is_published_is_found_after_maintenance(delta, maintain):
-    """Nothing that expires or rewrites takes the transaction versions away."""
+    """No expiry or rewrite removes the transaction versions."""
     append(delta)
     first = Attempt(delta)
     receipt = first.publish()
@@ -91,7 +91,7 @@ def test_a_bar_outlives_maintenance(delta, maintain):
 
 @pytest.mark.parametrize("maintain", [optimized, cleaned_up, restored])
 def test_maintenance_between_look_and_commit_costs_a_look(delta, maintain):
-    """The files stay, the commit is made anew."""
+    """The files stay, and the commit is retried."""
     append(delta)
     append(delta)
     attempt = Attempt(delta)
@@ -102,7 +102,7 @@ def test_maintenance_between_look_and_commit_costs_a_look(delta, maintain):
 
 
 def test_a_vacuum_keeps_the_files_of_a_run_that_has_not_published(delta):
-    """They are younger than its retention; without a retention they are gone, as the page says."""
+    """They are newer than its retention; without retention they are deleted, as the page says."""
     attempt = Attempt(delta)
     delta.table.vacuum(dry_run=False, full=True)
     attempt.publish()
@@ -128,7 +128,7 @@ def forgetful(lake):
 
 
 def test_a_table_that_has_not_changed_has_the_layout_that_it_had(delta):
-    """Whatever the order in which a column's metadata comes."""
+    """Whatever the order of a column's metadata."""
     delta.table.alter.set_column_metadata("name", {f"key{i}": "value" for i in range(8)})
     sink = Attempt(delta).sink
     layouts = {sink.load().layout for _ in range(5)}
@@ -147,7 +147,7 @@ def test_a_table_that_has_not_changed_has_the_layout_that_it_had(delta):
     ],
 )
 def test_files_are_published_in_the_table_that_they_were_written_for(delta, change, error, message, between):
-    """Changed before the look, and between look and commit."""
+    """The table changes before the load, or between load and commit."""
     attempt = Attempt(delta)
     if between:
         attempt.before_commit = lambda: change(delta)
@@ -159,7 +159,7 @@ def test_files_are_published_in_the_table_that_they_were_written_for(delta, chan
 
 
 def test_the_library_itself_would_commit_to_a_table_that_nobody_looked_at(delta):
-    """The counter-test: with its own retries it does, after an append of others."""
+    """Counter-test: with its own retries it does, after another writer's append."""
     version = Attempt(delta).sink.load()
     append(delta)
     table, add = version.table, deltalake.transaction.AddAction("x.parquet", 1, {}, 1, True, "{}")
@@ -174,12 +174,12 @@ def test_the_library_itself_would_commit_to_a_table_that_nobody_looked_at(delta)
 
 
 def test_a_table_made_again_between_look_and_commit_is_refused_while_its_log_is_shorter(delta):
-    """The version that was looked at is not there."""
+    """The version that was loaded does not exist in it."""
     append(delta)
     attempt = Attempt(delta)
 
     def made_again():
-        shutil.rmtree(delta.folder / "_delta_log")  # and not the run's data file, which would be missed
+        shutil.rmtree(delta.folder / "_delta_log")  # not the run's data file: its loss is detected
         delta.create()
 
     attempt.before_commit = made_again
@@ -189,7 +189,7 @@ def test_a_table_made_again_between_look_and_commit_is_refused_while_its_log_is_
 
 
 def test_a_log_that_cannot_be_read_leaves_the_outcome_open(delta):
-    """No success and no failure: a retry asks again."""
+    """Neither success nor failure: a retry asks again."""
     attempt = Attempt(delta)
     (delta.folder / "_delta_log" / f"{1:020}.json").write_text("{")
     with pytest.raises(OutcomeUnknown, match="the store did not say what the table holds"):
@@ -197,7 +197,7 @@ def test_a_log_that_cannot_be_read_leaves_the_outcome_open(delta):
 
 
 def test_what_the_store_says_is_shown_without_keys_and_addresses():
-    """Libraries put them into their errors."""
+    """Libraries include them in their errors."""
     properties = {
         "aws_access_key_id": "AKIA5555",
         "aws_secret_access_key": "geheim55",
@@ -223,14 +223,14 @@ def test_what_the_store_says_is_shown_without_keys_and_addresses():
     ],
 )
 def test_storage_options_that_are_not_valid_are_no_store_that_is_away(uri, options, says):
-    """No store was asked, and another try would meet the same."""
+    """No store was contacted, and a retry would have the same result."""
     options = {"aws_region": "r", "aws_access_key_id": "A", "aws_secret_access_key": "s", **options}
     with pytest.raises(ConfigurationError, match=rf"storage options .*(?s:.*)({says})"):
         DeltaSink(DeltaTable(uri, properties=options), PROPERTY).load()
 
 
 def test_a_token_is_read_of_the_version_that_was_looked_at(delta):
-    """What came after it is for the commit to refuse."""
+    """The commit has to refuse what came later."""
     attempt = Attempt(delta)
     version = attempt.sink.load()
     attempt.publish()
@@ -260,7 +260,7 @@ def race(folder, worker, claims, start):
 
 @pytest.mark.process
 def test_processes_that_race_for_the_same_claims_publish_each_once(delta):
-    """With foreign writers between all of them."""
+    """Foreign writers commit between all of them."""
     claims, workers = range(1, 4), 3
     start = processes.Barrier(workers)
     racing = [
@@ -294,7 +294,7 @@ def publish_and_die(folder, after):
 @pytest.mark.process
 @pytest.mark.parametrize("after", [False, True], ids=["before the commit", "behind the commit"])
 def test_whoever_comes_after_a_process_that_was_killed_knows(delta, after):
-    """SIGKILL on either side of the log's new version: settled, then published by the next run, once."""
+    """SIGKILL before or after the log's new version: settled, then published by the next run, once."""
     process = processes.Process(target=publish_and_die, args=(delta.folder, after))
     process.start()
     process.join(120)
@@ -376,7 +376,7 @@ def field(name, kind, **metadata):
     ],
 )
 def test_what_a_run_would_not_honour_is_refused_by_name(tmp_path, fields, options, message):
-    """Before anything is read."""
+    """Before any input is read."""
     log = tmp_path / "_delta_log"
     log.mkdir()
     write_log(log, fields, **options)
@@ -385,7 +385,7 @@ def test_what_a_run_would_not_honour_is_refused_by_name(tmp_path, fields, option
 
 
 def write_log(log, fields, configuration=None, partition_by=(), protocol=None):
-    """Write a log's first version by hand: deltalake makes no table with some of these."""
+    """Write a log's first version by hand: deltalake cannot create a table with some of these."""
     actions = [
         {"protocol": protocol or {"minReaderVersion": 2, "minWriterVersion": 5}},
         {
@@ -414,7 +414,7 @@ def write_log(log, fields, configuration=None, partition_by=(), protocol=None):
     ],
 )
 def test_a_feature_that_is_not_written_is_refused_by_name(tmp_path, feature):
-    """Also one that nobody has heard of yet; those that an append keeps to are written."""
+    """Also an unknown one; features that an append respects are written."""
     log = tmp_path / "_delta_log"
     log.mkdir()
     protocol = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["appendOnly", feature]}
@@ -454,7 +454,7 @@ PROTOCOLS_WRITTEN = [
     ids=lambda protocol: "".join(protocol.get("writerFeatures", ())) or protocol["minWriterVersion"],
 )
 def test_what_is_not_refused_is_committed(tmp_path, protocol):
-    """The library writes every version and feature that the sink lets pass."""
+    """The library writes every version and feature that the sink accepts."""
     lake = DeltaLake.at(tmp_path)
     log = tmp_path / "_delta_log"
     log.mkdir()
@@ -473,7 +473,7 @@ def test_what_is_not_refused_is_committed(tmp_path, protocol):
     ids=str,
 )
 def test_features_that_an_append_keeps_to_are_written(tmp_path, options):
-    """Their tables are common."""
+    """Such tables are common."""
     lake = DeltaLake(tmp_path, **options)
     Attempt(lake).publish()
     assert lake.scan()["name"].to_pylist() == ["run/p/1"] * 2
@@ -505,7 +505,7 @@ def test_an_option_for_commits_without_a_condition_is_refused(name, value, monke
 
 
 def test_an_endpoint_without_a_scheme_is_refused(monkeypatch):
-    """delta-rs panics at it, which no retry mends; a table of files has none."""
+    """delta-rs panics, which no retry fixes; a table of files has no endpoint."""
     with pytest.raises(ConfigurationError, match=r"aws_endpoint_url, of connection or.*is not a URL"):
         DeltaSink(DeltaTable("s3://lake/t", properties={"AWS_ENDPOINT_URL": "localhost:9000"}), PROPERTY)
     monkeypatch.setenv("AWS_ENDPOINT", "localhost")
@@ -517,7 +517,7 @@ def test_an_endpoint_without_a_scheme_is_refused(monkeypatch):
 
 @pytest.mark.parametrize("name", ["allow_unsafe_rename", "MOUNT_ALLOW_UNSAFE_RENAME"])
 def test_with_such_an_option_commits_that_succeeded_are_lost(tmp_path, monkeypatch, name):
-    """The counter-test: of commits that race, more than one succeeds on the same version."""
+    """Counter-test: of several racing commits, more than one succeeds on the same version."""
     monkeypatch.setattr(DeltaSink, "_refuse_options", lambda _: None)
     for number in range(50):
         lake = DeltaLake(tmp_path / str(number))
@@ -530,7 +530,7 @@ def test_with_such_an_option_commits_that_succeeded_are_lost(tmp_path, monkeypat
 
 
 def bar_at_once(lake, options, start, scope):
-    """Commit to the version that all have looked at; return whether that succeeded."""
+    """Commit on the version that all have loaded; return whether that succeeded."""
     sink = DeltaSink(DeltaTable(str(lake.folder), properties=options), PROPERTY)
     version = sink.load()
     start.wait()
@@ -542,14 +542,14 @@ def bar_at_once(lake, options, start, scope):
 
 
 def test_a_table_that_is_not_there_is_named(tmp_path):
-    """With the folder."""
+    """The error has the folder."""
     sink = DeltaSink(DeltaTable(f"{tmp_path}/nowhere"), PROPERTY)
     with pytest.raises(UnknownTable, match=r"delta:.*/nowhere does not exist: create the table"):
         sink.load()
 
 
 def test_where_transaction_versions_expire_a_retry_would_publish_twice(tmp_path, monkeypatch):
-    """The counter-test of the refusal of ``delta.setTransactionRetentionDuration``."""
+    """Counter-test to the refusal of ``delta.setTransactionRetentionDuration``."""
     monkeypatch.setattr(delta_sink, "refuse_unwritable", lambda *_: None)
     monkeypatch.setattr(delta_sink.time, "time", lambda: 1.0)  # long ago
     retention = {"delta.setTransactionRetentionDuration": "interval 30 days"}

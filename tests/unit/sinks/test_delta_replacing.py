@@ -21,7 +21,7 @@ def names_of_scan(lake):
 
 
 def test_rows_are_found_when_the_log_was_cleaned_up(delta):
-    """No entry says any more which version added the files."""
+    """No log entry tells any more which version added the files."""
     earlier = published(delta)
     append(delta)
     for entry in (delta.folder / "_delta_log").glob("*.json"):
@@ -33,7 +33,7 @@ def test_rows_are_found_when_the_log_was_cleaned_up(delta):
 
 
 def test_rows_are_found_when_a_checkpoint_has_no_counts(tmp_path):
-    """As the table's properties say: then the files have them."""
+    """As the table's properties require: then the counts are read from the files."""
     counts = ("delta.checkpoint.writeStatsAsJson", "delta.checkpoint.writeStatsAsStruct")
     lake = DeltaLake(tmp_path, configuration=dict.fromkeys(counts, "false"))
     earlier = published(lake)
@@ -44,7 +44,7 @@ def test_rows_are_found_when_a_checkpoint_has_no_counts(tmp_path):
 
 
 def test_files_of_a_restored_version_are_as_they_were_added(delta):
-    """They are live again under their names."""
+    """They are live again under the same names."""
     earlier = published(delta)
     version = delta.table.version()
     drop_rows(delta)
@@ -54,7 +54,7 @@ def test_files_of_a_restored_version_are_as_they_were_added(delta):
 
 
 def test_a_file_with_a_deletion_vector_is_not_as_it_was_added(delta, monkeypatch):
-    """The file is there, and rows of it are not."""
+    """The file exists, but some of its rows are deleted."""
     earlier = published(delta)
     (file,) = delta.added()
     uri = f"file://{delta.folder}/{file['path']}"
@@ -66,7 +66,7 @@ def test_a_file_with_a_deletion_vector_is_not_as_it_was_added(delta, monkeypatch
 
 
 def test_an_append_only_table_is_refused(delta):
-    """Before anything is read, and by name."""
+    """Before any input is read, by name."""
     earlier = published(delta)
     attempt = again(delta, earlier)
     delta.table.alter.set_table_properties({"delta.appendOnly": "true"})

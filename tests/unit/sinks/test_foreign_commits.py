@@ -1,4 +1,4 @@
-"""What the doctor says of other writers of a table, and of what maintenance may remove from it."""
+"""The doctor's checks of other writers of a table, and of what maintenance may remove from it."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def check_of(lake, subject, **sink):
 
 
 def appended_by_spark(iceberg):
-    """As Iceberg's Spark runtime names itself."""
+    """Append like Iceberg's Spark runtime, with its name."""
     names = {"engine-name": "spark", "engine-version": "4.0.1", "app-id": "app-7"}
     iceberg.table.append(ROWS, snapshot_properties=names)
 
 
 def appended_by_a_stream(delta):
-    """With an application id of its own, as Spark's streaming sink has one."""
+    """Append with an application id, like Spark's streaming sink."""
     properties = deltalake.CommitProperties(app_transactions=[deltalake.Transaction("stream-7", 1)])
     deltalake.write_deltalake(str(delta.folder), ROWS, mode="append", commit_properties=properties)
 
@@ -42,7 +42,7 @@ def deleted(lake):
 
 
 def rolled_back(lake):
-    """To the state before an append."""
+    """Return to the state before an append."""
     if isinstance(lake, IcebergLake):
         before = lake.table.current_snapshot().snapshot_id
         append(lake)
@@ -66,7 +66,7 @@ FOREIGN = [
 
 @pytest.mark.parametrize(("kind", "change", "status", "finding"), FOREIGN)
 def test_a_commit_that_no_run_made_is_named_with_its_writer(request, kind, change, status, finding):
-    """A warning if rows were rewritten or removed; appends cost a run a look."""
+    """A warning if rows were rewritten or removed; an append only costs a run another load."""
     lake = request.getfixturevalue(kind)
     Attempt(lake).publish()
     change(lake)
@@ -76,7 +76,7 @@ def test_a_commit_that_no_run_made_is_named_with_its_writer(request, kind, chang
 
 
 def test_commits_of_runs_are_not_named(iceberg, delta):
-    """Neither what they appended nor their bars; a Delta Lake table begins with a commit of its maker."""
+    """Neither their appends nor their bars; the first commit of a Delta Lake table creates it."""
     for lake in (iceberg, delta):
         Attempt(lake).publish()
         zombie = Attempt(lake, "run/p/2", 20)
@@ -88,7 +88,7 @@ def test_commits_of_runs_are_not_named(iceberg, delta):
 
 
 def test_commits_of_one_kind_are_counted_and_only_the_last_are_read(lake, monkeypatch):
-    """The newest first: what is old is not looked at."""
+    """The newest first: old ones are not read."""
     for module in (iceberg_inspection, delta_inspection):
         monkeypatch.setattr(module, "RECENT", 3)
     deleted(lake)
@@ -100,7 +100,7 @@ def test_commits_of_one_kind_are_counted_and_only_the_last_are_read(lake, monkey
 
 
 def test_commits_to_another_branch_are_not_of_the_runs(iceberg):
-    """What runs on a branch need is that branch."""
+    """Runs on a branch depend on that branch only."""
     append(iceberg)
     table = iceberg.table
     table.manage_snapshots().create_branch(table.current_snapshot().snapshot_id, "audit").commit()
@@ -168,7 +168,7 @@ RETENTIONS = [
 def test_what_is_removed_before_retries_have_ended_is_named(
     request, kind, subject, properties, status, finding
 ):
-    """With the property that says so, and what runs lose."""
+    """The error has the property, and what runs lose."""
     lake = request.getfixturevalue(kind)
     if properties:
         with_properties(lake, properties)
@@ -178,7 +178,7 @@ def test_what_is_removed_before_retries_have_ended_is_named(
 
 
 def test_a_branch_has_an_age_of_its_own(iceberg):
-    """It wins over the table's property."""
+    """It overrides the table's property."""
     append(iceberg)
     table = iceberg.table
     head = table.current_snapshot().snapshot_id
@@ -195,7 +195,7 @@ def test_a_branch_has_an_age_of_its_own(iceberg):
 
 
 def test_a_branch_without_an_age_has_that_of_the_table(iceberg):
-    """An expiry removes it all the same; its own age wins, also one without end."""
+    """Expiry applies to it nevertheless; its own age overrides the table's, also an unlimited one."""
     append(iceberg)
     with_properties(iceberg, {"history.expire.max-ref-age-ms": "60000"})
     for name, age in {"audit": None, "kept": 2**63 - 1}.items():
@@ -208,7 +208,7 @@ def test_a_branch_without_an_age_has_that_of_the_table(iceberg):
 
 
 def test_a_vacuum_that_kept_less_than_the_table_says_is_named(delta):
-    """It would delete what a run at work has written: the log says how it was called."""
+    """It would delete files that an active run has written: the log has its parameters."""
     append(delta)
     append(delta)
     delta.compact()
@@ -232,7 +232,7 @@ def test_a_vacuum_that_kept_less_than_the_table_says_is_named(delta):
     ],
 )
 def test_a_span_is_read_as_the_format_has_it(text, span):
-    """A unit that is not one is not guessed."""
+    """An unknown unit is not guessed."""
     assert interval(text) == span
     assert milliseconds(text) is None
 

@@ -1,4 +1,4 @@
-"""Data files of an Iceberg table: what tasks write, read again by DuckDB."""
+"""Data files of an Iceberg table: written by tasks, read by DuckDB."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ MOMENT = dt.datetime(2024, 2, 29, 23, 59, 59, 999_999)  # noqa: DTZ001 - the tab
 
 
 class PartitionedLake(IcebergLake):
-    """An Iceberg table with the column ``id`` and others, divided by a partition spec."""
+    """An Iceberg table with the column ``id`` and others, and a partition spec."""
 
     def __init__(
         self, folder: Any, schema: Any, spec: PartitionSpec | None = None, **properties: str
@@ -97,7 +97,7 @@ def published(lake: IcebergLake, rows: pa.Table) -> list[dict[str, Any]]:
     [("ZSTD", "ZSTD"), ("Snappy", "SNAPPY"), ("UNCOMPRESSED", "UNCOMPRESSED"), ("none", "UNCOMPRESSED")],
 )
 def test_properties_are_understood_in_capital_letters(tmp_path, codec, written):
-    """As Trino spells them in tables that it makes."""
+    """Trino spells them so in tables that it creates."""
     properties = {"write.format.default": "PARQUET", "write.parquet.compression-codec": codec}
     lake = PartitionedLake(tmp_path, pa.schema([("id", pa.int64())]), **properties)
     assert published(lake, pa.table({"id": [1]})) == [{"id": 1}]
@@ -123,7 +123,7 @@ def test_properties_are_understood_in_capital_letters(tmp_path, codec, written):
 def test_a_property_with_which_no_file_can_be_written_is_named_before_anything_is_read(
     tmp_path, properties, reason
 ):
-    """The tasks would have failed, in each try, after they had read and transformed."""
+    """Otherwise each try's tasks would fail after they have read and transformed."""
     lake = PartitionedLake(tmp_path, pa.schema([("id", pa.int64())]), **properties)
     with pytest.raises(UnknownTable, match=f"no data file can be written with its properties: .*{reason}"):
         open_table(lake.sink(), PROPERTY).load()
@@ -132,7 +132,7 @@ def test_a_property_with_which_no_file_can_be_written_is_named_before_anything_i
 
 @pytest.mark.parametrize("codec", ["uncompressed", "GZIP", "snappy"])
 def test_the_codec_of_data_files_in_avro_is_not_that_of_manifests(tmp_path, codec):
-    """No commit could be made that pyiceberg does not compress so."""
+    """If it were, no commit could be made: pyiceberg does not write manifests with it."""
     properties = {"write.avro.compression-codec": codec}
     lake = PartitionedLake(tmp_path, pa.schema([("id", pa.int64())]), **properties)
     assert published(lake, pa.table({"id": [1]})) == [{"id": 1}]
@@ -140,7 +140,7 @@ def test_the_codec_of_data_files_in_avro_is_not_that_of_manifests(tmp_path, code
 
 
 def test_null_and_empty_lists_and_maps_of_structs_stay_apart(tmp_path):
-    """Nested in a struct too, and in rows that are a slice; nothing that a null hides comes back."""
+    """Also nested in a struct, and in a slice of rows; values that a null hides do not come back."""
     item = pa.struct([("a", pa.int64())])
     kind = pa.struct([("items", pa.list_(item)), ("by_name", pa.map_(pa.string(), item))])
     lake = PartitionedLake(
@@ -205,12 +205,12 @@ def test_a_pyarrow_that_writes_maps_without_ids_is_refused(tmp_path, monkeypatch
     ids=str,
 )
 def test_rows_are_divided_by_each_transform(tmp_path, kind, transform):
-    """Each row is once in the files of its own partition, nulls too, and scans that skip files find it."""
+    """Each row is once in the files of its own partition, also null; scans that skip files find it."""
     values: dict[IcebergType, list[Any]] = {
         TimestampType(): [MOMENT, MOMENT - 60 * dt.timedelta(days=366), None],
         StringType(): ["abcdef", "abcxyz", "", None],
         DateType(): [dt.date(1, 1, 1), dt.date(9999, 12, 31), None],
-        # Hashed by their fewest bytes, of which writers and readers have taken more.
+        # Hashed by their fewest bytes; some writers and readers used more.
         DecimalType(9, 2): [Decimal("-0.01"), Decimal("-1.28"), Decimal("1.28"), Decimal("-327.68"), None],
     }
     given = values[kind]
@@ -235,7 +235,7 @@ def test_rows_are_divided_by_each_transform(tmp_path, kind, transform):
     ids=str,
 )
 def test_decimals_are_divided_at_any_address(tmp_path, source_id, transform):
-    """Numbers of 16 bytes at a multiple of 8, as in Spark's batches: Rust refuses to read them there."""
+    """16-byte numbers at a multiple of 8, as in Spark's batches: Rust refuses to read them there."""
     kind, values = pa.decimal128(10, 2), [Decimal("1.00"), Decimal("1.75"), Decimal("-7.25")]
     stream = pa.BufferOutputStream()  # allocated at a multiple of 64
     stream.write(bytes(8) + pa.array(values, kind).buffers()[1].to_pybytes())
@@ -267,14 +267,14 @@ def test_decimals_are_divided_at_any_address(tmp_path, source_id, transform):
 def test_a_partition_spec_that_rows_cannot_be_divided_by_is_refused_before_anything_is_read(
     tmp_path, kind, fields, reason
 ):
-    """With what stands against it; a run would have failed when its rows were written, or doubled some."""
+    """The error has the reason; a run would fail when it writes its rows, or duplicate some."""
     lake = PartitionedLake(tmp_path, with_x(kind), PartitionSpec(*fields))
     with pytest.raises(UnknownTable, match=f"partition spec cannot be written.*{reason}"):
         open_table(lake.sink(), PROPERTY).load()
 
 
 def test_a_partition_field_of_a_dropped_column_is_refused(tmp_path):
-    """In format version 1 a removed field stays in the spec: no catalog that is to be asked again."""
+    """In format version 1 the spec keeps a removed field: this is not an unavailable catalog to retry."""
     spec = PartitionSpec(by(2, IdentityTransform()))
     lake = PartitionedLake(tmp_path, with_x(StringType()), spec, **{"format-version": "1"})
     with lake.table.update_spec() as update:
@@ -287,8 +287,25 @@ def test_a_partition_field_of_a_dropped_column_is_refused(tmp_path):
         open_table(lake.sink(), PROPERTY).load()
 
 
+def test_a_partition_by_a_required_column_may_be_null(tmp_path):
+    """Its field was removed from the spec, or a null is around the column: no catalog that is away."""
+    schema = Schema(
+        NestedField(1, "id", LongType(), required=True),
+        NestedField(2, "s", StructType(NestedField(3, "x", StringType(), required=True)), required=False),
+    )
+    removed = PartitionField(1, 1001, IdentityTransform(), "removed")
+    spec = PartitionSpec(by(3, IdentityTransform()), removed)
+    lake = PartitionedLake(tmp_path, schema, spec, **{"format-version": "1"})
+    with lake.table.update_spec() as update:
+        update.remove_field("removed")
+    rows = pa.table({"id": [1, 2], "s": [{"x": "a"}, None]})
+    assert published(lake, rows) == rows.to_pylist()
+    partitions = [tuple(task.file.partition) for task in lake.table.scan().plan_files()]
+    assert sorted(partitions, key=str) == [("a", None), (None, None)]
+
+
 def test_a_text_that_makes_no_path_is_refused_by_the_task(tmp_path):
-    """A letter may take twelve there; a retry would fail as this try."""
+    """A character may take twelve there; a retry would fail, too."""
     lake = PartitionedLake(tmp_path, with_x(StringType()), PartitionSpec(by(2, IdentityTransform())))
     sink = open_table(lake.sink(), PROPERTY)
     writer = sink.writer(sink.load(), "a" * 20)
@@ -307,7 +324,7 @@ def test_a_text_that_makes_no_path_is_refused_by_the_task(tmp_path):
     ids=["bound of a text", "decimal", "int", "long"],
 )
 def test_a_value_without_partition_or_bound_is_refused_by_the_task(tmp_path, kind, transform, value, reason):
-    """A retry would fail as this try, and a commit with it; the smallest values beside it are written."""
+    """A retry would fail, too, and so would a commit; the adjacent smallest values are written."""
     spec = None if transform is None else PartitionSpec(by(2, transform))
     lake = PartitionedLake(tmp_path, with_x(kind), spec)
     arrow = pyiceberg_arrow.schema_to_pyarrow(with_x(kind), include_field_ids=False).field("x").type
@@ -338,7 +355,7 @@ def test_what_no_value_causes_is_tried_again(tmp_path, monkeypatch, error):
 
 
 def test_files_that_do_not_hold_each_row_once_are_not_committed(tmp_path, monkeypatch):
-    """Whatever divides rows into partitions."""
+    """Whatever splits the rows into partitions."""
     divide = pyiceberg_arrow._determine_partitions
     monkeypatch.setattr(
         pyiceberg_arrow,
@@ -372,7 +389,7 @@ def test_bytes_fill_uuids_and_fixed_columns_where_their_length_is_right(tmp_path
 
 
 def test_text_that_is_not_utf8_comes_to_no_partition(tmp_path):
-    """Cutting it off at a number of characters ends the process."""
+    """Truncating it to a number of characters would end the process."""
     text = pa.array([b"\xff\xfe"], pa.binary()).view(pa.string())
     lake = PartitionedLake(tmp_path, with_x(StringType()), PartitionSpec(by(2, TruncateTransform(2))))
     with pytest.raises(RecordRefused, match=r"'x' that .*UTF8"):

@@ -1,4 +1,4 @@
-"""What a table answers when somebody asks to take an INTENT back: each kind of table, of each fate."""
+"""A table's evidence for taking an INTENT back: each kind of table, with each fate."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ID, LEDGER, RUN = "eos.cursor.g", "ledger-id", "run/p/1"
 
 
 class DroppableDatabase(Database):
-    """A database whose table is dropped and made as those in files are."""
+    """A database whose table is dropped and recreated like those in files."""
 
     def drop(self):
         self.sql(f"DROP TABLE {self.table}")
@@ -34,7 +34,7 @@ class DroppableDatabase(Database):
 
 @pytest.fixture(params=["iceberg", "delta", pytest.param("postgres", marks=pytest.mark.process)])
 def place(request, tmp_path):
-    """A table of each kind, which can be dropped and made again."""
+    """A table of each kind, which can be dropped and recreated."""
     if request.param == "postgres":
         made = DroppableDatabase(request.getfixturevalue("postgres_server"))
         made.create()
@@ -61,7 +61,7 @@ class Attempt(PublishingAttempt):
 
 
 def test_a_table_that_is_there_says_whether_it_has_the_rows(place):
-    """Before the commit, behind it, and where the claim was barred; each time the run can be settled."""
+    """Before the commit, after it, and after a bar of the claim; the run can be settled each time."""
     attempt = Attempt(place)
     with pytest.raises(ConfigurationError, match=r"it does not have the run's rows\. Run the pipeline once"):
         attempt.ask()
@@ -73,7 +73,7 @@ def test_a_table_that_is_there_says_whether_it_has_the_rows(place):
 
 
 def test_a_table_says_that_the_run_was_barred(place):
-    """A newer attempt did so, and died before it took the INTENT back."""
+    """A newer attempt barred it, and died before it took the INTENT back."""
     attempt = Attempt(place)
     assert attempt.publisher.settle(attempt.claim) is None
     with pytest.raises(ConfigurationError, match="will not get them any more"):
@@ -82,13 +82,26 @@ def test_a_table_says_that_the_run_was_barred(place):
 
 @pytest.mark.parametrize("again", [False, True], ids=["dropped", "dropped and made again"])
 def test_a_table_that_is_gone_keeps_no_intent(place, again):
-    """Whether or not another one has its name; the look makes nothing in the new one."""
+    """Whether or not another one has its name; the check creates nothing in the new one."""
     attempt = Attempt(place)
     attempt.publish()
     place.drop()
-    if again:
-        place.create()
+    if not again:
+        attempt.ask()
+        return
+    place.create()
+    before = written_in(place)
     attempt.ask()
+    assert written_in(place) == before
+
+
+def written_in(place):
+    """Return what a run or a look has left in the table that has the name now."""
+    if isinstance(place, IcebergLake):
+        return place.table.metadata_location
+    if isinstance(place, DeltaLake):
+        return place.commits()
+    return place.sql(f"SELECT id FROM airflow_eos.published WHERE target = '{place.table}'::regclass")
 
 
 def test_an_iceberg_table_that_was_renamed_is_not_gone(tmp_path):
@@ -103,17 +116,17 @@ def test_an_iceberg_table_that_was_renamed_is_not_gone(tmp_path):
 
 
 def test_the_name_in_an_intent_is_enough_to_ask(place):
-    """The properties of the connection are added to it."""
+    """The connection's properties are added to it."""
     sink = place.sink()
     assert table_named(str(sink)) == replace(sink, **({"connection": None} if sink.KIND == "delta" else {}))
     assert table_named("paimon:c/db.t") is None
 
 
-# -- PostgreSQL: the row about published runs is the witness ------------------------------------------------
+# -- PostgreSQL: the row about published runs is the evidence -----------------------------------------------
 
 
 def test_a_row_that_was_deleted_is_no_proof_that_the_table_is_gone(database):
-    """The table has the run's rows, and a look by a sink would make another row with another id."""
+    """The table has the run's rows, and loading it with a sink would create a row with another id."""
     attempt = Attempt(database)
     attempt.publish()
     database.sql(f"DELETE FROM airflow_eos.published WHERE id = '{attempt.intent.layout.uuid}'")
@@ -123,7 +136,7 @@ def test_a_row_that_was_deleted_is_no_proof_that_the_table_is_gone(database):
 
 
 def test_without_the_row_as_the_witness_an_intent_of_a_table_that_is_there_is_given_up(database, monkeypatch):
-    """The counter-test: the sink's look makes a row, whose id is another one."""
+    """Counter-test: the sink creates a row when it loads the table, with another id."""
     attempt = Attempt(database)
     attempt.publish()
     database.sql(f"DELETE FROM airflow_eos.published WHERE id = '{attempt.intent.layout.uuid}'")
@@ -132,7 +145,7 @@ def test_without_the_row_as_the_witness_an_intent_of_a_table_that_is_there_is_gi
 
 
 def test_another_database_is_no_proof_that_the_table_is_gone(database):
-    """It has no table of the name, and may not have the schema of this package either."""
+    """It has no table of that name, and perhaps not even the schema of this package."""
     attempt = Attempt(database)
     elsewheres = {"template1": OutcomeUnknown, f"none_{database.schema}": ConfigurationError}
     for elsewhere, error in elsewheres.items():
@@ -141,7 +154,7 @@ def test_another_database_is_no_proof_that_the_table_is_gone(database):
 
 
 def test_a_table_that_was_renamed_is_there(database):
-    """Its rows are those of the run, under another name."""
+    """It has the rows of the run, under another name."""
     attempt = Attempt(database)
     attempt.publish()
     database.sql(f"ALTER TABLE {database.table} RENAME TO u; CREATE TABLE {database.table} (id bigint)")
@@ -163,7 +176,7 @@ def test_a_table_that_was_restored_from_a_dump_may_have_the_rows(database):
     with pytest.raises(ConfigurationError, match=r"had the run's rows \(1\), .* from a dump, .*--table-gone"):
         first.ask()
     second.ask()
-    # In a database of its own the number may be one of any object.
+    # In another database the number may belong to any object.
     database.sql(
         "UPDATE airflow_eos.published SET target = 'pg_class_oid_index'::regclass "
         f"WHERE id = '{first.intent.layout.uuid}'"
@@ -174,11 +187,11 @@ def test_a_table_that_was_restored_from_a_dump_may_have_the_rows(database):
     first.ask()
 
 
-# -- Delta Lake: a folder is the witness --------------------------------------------------------------------
+# -- Delta Lake: a folder is the evidence -------------------------------------------------------------------
 
 
 def test_a_file_system_that_is_not_mounted_is_no_proof_that_the_table_is_gone(delta, tmp_path):
-    """The folder above the table is not there either."""
+    """The parent folder is missing, too."""
     attempt = Attempt(delta)
     delta.folder.parent.rename(tmp_path.with_name(f"{tmp_path.name}-elsewhere"))
     with pytest.raises(UnknownTable, match="or mount its file system"):
@@ -201,13 +214,13 @@ server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
 print(server.server_port, flush=True)
 server.serve_forever()
 """
-"""A store whose bucket has no table, but what its argument lists. A process: delta-rs keeps the GIL."""
+"""A store whose bucket has only what its argument lists. In a process: delta-rs keeps the GIL."""
 
 
 @pytest.mark.process
 @pytest.mark.parametrize("beside", ["", "<CommonPrefixes><Prefix>other/</Prefix></CommonPrefixes>"])
 def test_a_store_with_nothing_beside_the_table_is_no_proof_that_it_is_gone(delta, beside):
-    """The endpoint may be another store's: the next run would write again what the table has."""
+    """The endpoint may belong to another store: the next run would write again what the table has."""
     attempt = Attempt(delta)
     command = [sys.executable, "-c", BUCKET, beside]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as store:
@@ -226,11 +239,11 @@ def test_a_store_with_nothing_beside_the_table_is_no_proof_that_it_is_gone(delta
             store.kill()
 
 
-# -- Iceberg: the namespace is the witness ------------------------------------------------------------------
+# -- Iceberg: the namespace is the evidence -----------------------------------------------------------------
 
 
 def test_another_catalog_is_no_proof_that_the_table_is_gone(tmp_path):
-    """It does not have the namespace either."""
+    """It lacks the namespace, too."""
     attempt = Attempt(IcebergLake(tmp_path))
     other = {**attempt.table.properties, "uri": f"sqlite:///{tmp_path}/other.db"}
     with pytest.raises(OutcomeUnknown, match=r"NoSuchNamespaceError.*say --table-gone"):

@@ -1,4 +1,4 @@
-"""What the doctor says of a PostgreSQL table."""
+"""The doctor's checks of a PostgreSQL table."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ RUN = "run/p/1"
 
 
 def checks_of(table, **digests):
-    """The doctor's checks of a table by what they are of."""
+    """Return the doctor's checks of a table by their subjects."""
     checks = table_checks(table, lambda: digests)
     return {check.name.removeprefix(f"table {table}").strip(): check for check in checks}
 
 
 def test_a_table_that_runs_can_write_has_no_finding(database, monkeypatch):
-    """What is staged is listed with its run and its moment, until it is published or dropped."""
+    """Staged rows are listed with their run and time, until they are published or dropped."""
     monkeypatch.setattr(postgres_checks, "_SHOWN", 1000)  # other tests leave some
     sink = PostgresSink(database.sink(), f"eos.{uuid.uuid4().hex[:20]}")
     digest = keys.pruned_digest(RUN)
@@ -49,7 +49,7 @@ def test_a_table_that_runs_can_write_has_no_finding(database, monkeypatch):
 
 
 def test_roles_that_could_make_a_run_count_as_published_are_named(database):
-    """By a right of their own, or of everybody."""
+    """By a privilege of their own, or one of PUBLIC."""
     PostgresSink(database.sink(), "eos.p").load()
     role = f"r{uuid.uuid4().hex[:8]}"
     database.sql(f"CREATE ROLE {role}")
@@ -65,7 +65,7 @@ def test_roles_that_could_make_a_run_count_as_published_are_named(database):
 
 
 def test_what_keeps_runs_from_writing_is_named(database, postgres_server):
-    """The table, the rights, the server; the rest is not asked then."""
+    """The table, the privileges, the server; the other checks are skipped then."""
     role = f"r{uuid.uuid4().hex[:8]}"
     (check,) = checks_of(database.sink(name="nowhere.t")).values()
     assert (check.status, "does not exist" in check.found) == ("fail", True)
@@ -84,7 +84,7 @@ def test_what_keeps_runs_from_writing_is_named(database, postgres_server):
 
 
 def test_policies_that_hide_rows_of_the_role_are_a_warning(database, postgres_server):
-    """Only where they apply to the role: not to one that bypasses them."""
+    """Only if they apply to the role: not if it bypasses them."""
     role = f"r{uuid.uuid4().hex[:8]}"
     postgres_server.query(f"CREATE ROLE {role} LOGIN")
     database.sql(f"GRANT USAGE ON SCHEMA {database.schema} TO {role}")
@@ -102,7 +102,7 @@ def test_policies_that_hide_rows_of_the_role_are_a_warning(database, postgres_se
     "name", ["iceberg:c/a.b", "public.t", "postgres:c", "postgres:c/a.b.c", "postgres:/a.b"]
 )
 def test_only_a_name_of_such_a_table_is_read(name):
-    """As run records and ``status`` have them."""
+    """In the form that run records and ``status`` have."""
     table = PostgresTable("public.t", connection="a/b")
     assert PostgresTable.named(str(table)) == table
     assert PostgresTable.named(name) is None
@@ -122,7 +122,7 @@ def finding_of(database, record):
 
 
 def test_rows_of_a_run_are_compared_with_its_record(database):
-    """By the transaction that wrote them: what others have changed since is said, and is not a mismatch."""
+    """By the transaction that wrote them: later changes by others are reported, and are not a mismatch."""
     record = record_of(database, Attempt(database))
     Attempt(database, "run/p/2", 20).publish()
     assert finding_of(database, record) == ("ok", 2, "")
@@ -133,7 +133,7 @@ def test_rows_of_a_run_are_compared_with_its_record(database):
 
 
 def test_a_table_that_was_renamed_is_not_one_that_was_made_again(database):
-    """A mismatch would have its rows written again."""
+    """After a mismatch, its rows would be written again."""
     record = record_of(database, Attempt(database))
     database.sql(f"ALTER TABLE {database.table} RENAME TO u")
     outcome, _, detail = finding_of(database, record)
@@ -146,7 +146,7 @@ def test_a_table_that_was_renamed_is_not_one_that_was_made_again(database):
 
 
 def test_rows_that_a_trigger_adds_are_not_taken_for_changed_ones(database):
-    """They have the number of the run's transaction, too."""
+    """They have the run's transaction id, too."""
     database.sql(
         f"CREATE FUNCTION {database.schema}.f() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
         f"IF pg_trigger_depth() = 1 THEN INSERT INTO {database.table} VALUES (0); END IF; RETURN NULL; "

@@ -1,4 +1,4 @@
-"""Values of every type arrive in PostgreSQL as they are, and what does not fit is refused."""
+"""Values of every type reach PostgreSQL unchanged, and values that do not fit are refused."""
 
 from __future__ import annotations
 
@@ -61,13 +61,13 @@ DOMAINS = (
 
 
 def publication(files):
-    """What publishes staged rows of a run."""
+    """Return what publishes the staged rows of a run."""
     run = PublishedRun("k", 1, TableReceipt(0, 0, 0), lasting=True)
     return TableCommit("s", PublishedRuns({"s": run}), tuple(files))
 
 
 def staged_and_published(database, rows, **sink):
-    """Write rows through a writer and the statement of the sink; return the writer."""
+    """Write rows with a writer, publish them with the sink's statement; return the writer."""
     opened = PostgresSink(database.sink(**sink), "eos.columns")
     version = opened.load()
     writer = opened.writer(version, "a" * 20)
@@ -78,7 +78,7 @@ def staged_and_published(database, rows, **sink):
 
 @pytest.mark.parametrize(("declared", "kind", "values"), VALUES, ids=lambda value: str(value)[:24])
 def test_values_are_read_back_as_they_were(database, declared, kind, values):
-    """With a null among them, by PostgreSQL's own comparison with a literal of the value."""
+    """One of them is null; PostgreSQL itself compares each with a literal of the value."""
     declared = declared.format(schema=database.schema)
     database.sql(f"DROP TABLE {database.table}; {DOMAINS.format(schema=database.schema)}")
     database.create(f"n int, v {declared}")
@@ -96,7 +96,7 @@ def test_values_are_read_back_as_they_were(database, declared, kind, values):
     ("declared", "kind"), dict.fromkeys((declared, kind) for declared, kind, _ in VALUES), ids=str
 )
 def test_nulls_alone_are_taken_by_every_column(database, declared, kind):
-    """As a batch has them in a column that is seldom filled."""
+    """As in a batch of a sparsely filled column."""
     declared = declared.format(schema=database.schema)
     database.sql(f"DROP TABLE {database.table}; {DOMAINS.format(schema=database.schema)}")
     database.create(f"v {declared}")
@@ -172,7 +172,7 @@ def test_what_is_left_out_takes_its_default(database):
 
 @pytest.mark.parametrize("upsert", [{}, {"mode": "upsert", "key": ["a%%b"]}], ids=["append", "upsert"])
 def test_names_of_columns_are_taken_as_they_are_spelt(database, upsert):
-    """A percent sign is none of a placeholder, and two of them are another name."""
+    """A percent sign is not part of a placeholder, and a doubled one is another name."""
     database.sql(f"DROP TABLE {database.table}")
     database.create('"a%%b" text PRIMARY KEY, "a%b" text, "growth %" text, "%s" text, "{0}" text')
     rows = {"a%%b": ["two"], "growth %": ["g"], "%s": ["s"], "{0}": ["0"]}
@@ -226,7 +226,7 @@ def test_columns_that_do_not_fit_are_refused_before_anything_is_read(database, r
     ],
 )
 def test_a_value_that_a_column_cannot_hold_is_a_refused_record(database, declared, value, message):
-    """By us, or by the COPY that stages it: the search for the record tries the same."""
+    """By our check, or by the COPY that stages it: the search for the record repeats both."""
     database.sql(
         f"DROP TABLE {database.table}; CREATE TYPE {database.schema}.mood AS ENUM ('ok'); "
         f"CREATE DOMAIN {database.schema}.positive AS bigint CHECK (VALUE > 0); "
@@ -243,7 +243,7 @@ def test_a_value_that_a_column_cannot_hold_is_a_refused_record(database, declare
 
 
 def test_a_staging_table_that_was_dropped_fails_the_task(database):
-    """A newer attempt at the run has dropped it: whoever still writes is of no use."""
+    """A newer attempt at the run has dropped it: late writers are of no use."""
     opened = PostgresSink(database.sink(), "eos.columns")
     writer = opened.writer(opened.load(), "a" * 20)
     opened.close()
@@ -252,7 +252,7 @@ def test_a_staging_table_that_was_dropped_fails_the_task(database):
 
 
 def test_an_executor_without_psycopg_is_told_what_to_install(database, monkeypatch):
-    """As the preflight tells of what is missing there."""
+    """Like the preflight's message about missing packages."""
     import sys
 
     opened = PostgresSink(database.sink(), "eos.columns")
@@ -265,7 +265,7 @@ def test_an_executor_without_psycopg_is_told_what_to_install(database, monkeypat
 
 
 def test_the_columns_change_the_layout(database):
-    """What rows are staged for: types, nulls and defaults; not who else looks."""
+    """Rows are staged for its types, nulls and defaults; its other readers do not matter."""
     first, second = (PostgresSink(database.sink(), f"eos.{name}").load() for name in "ab")
     assert first.layout.schema_id == second.layout.schema_id < 2**53
     assert first.layout.uuid != second.layout.uuid

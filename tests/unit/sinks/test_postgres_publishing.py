@@ -1,7 +1,7 @@
-"""Rows are in a PostgreSQL table once: on a real server, with commits of others at every place between.
+"""Rows are in a PostgreSQL table once: on a real server, with other commits at every point.
 
-Each test of a protection has its counter-test beside it, in which the protection is taken out. Rows are
-counted by ``psql``.
+Each test of a protection has its counter-test next to it, which removes the protection. Rows are counted
+by ``psql``.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ pytestmark = pytest.mark.process
 
 
 class Attempt(PublishingAttempt):
-    """A connection of its own, and rows that it has staged."""
+    """An attempt with its own connection and staged rows."""
 
     def __init__(self, database, run="run/p/1", token=10, *, scope="cursor", lasting=True, rows=None, **sink):
         opened = PostgresSink(database.sink(**sink), f"eos.{database.schema}")
@@ -69,7 +69,7 @@ def control_row(database):
 
 
 def test_rows_and_the_note_that_they_are_published_are_one_transaction(database):
-    """The receipt's snapshot is the transaction's id, by which the run's rows are found."""
+    """The receipt's snapshot is the transaction's id, which identifies the run's rows."""
     attempt = Attempt(database)
     receipt = attempt.publish()
 
@@ -83,7 +83,7 @@ def test_rows_and_the_note_that_they_are_published_are_one_transaction(database)
 
 
 def test_the_same_claim_is_published_once_whatever_comes_between(database):
-    """Two attempts at one INTENT, one between the other's look and commit: the second adopts."""
+    """Two attempts at one INTENT, one between the other's load and commit: the second adopts."""
     first, second = Attempt(database), Attempt(database)
     published = []
     first.before_commit = lambda: published.append(second.publish())
@@ -93,7 +93,7 @@ def test_the_same_claim_is_published_once_whatever_comes_between(database):
 
 
 def test_without_the_compared_version_it_is_published_twice(database, monkeypatch):
-    """The counter-test: the row is locked, and whatever it says is taken."""
+    """Counter-test: the row is locked, and any version of it is accepted."""
     first, second = Attempt(database), Attempt(database)
     first.before_commit = second.publish
     monkeypatch.setattr(PostgresSink, "_lock_version", lambda *_: None)
@@ -119,7 +119,7 @@ def test_two_attempts_at_the_same_moment_publish_once(database):
 
 
 def test_other_writers_of_the_table_cost_nothing(database):
-    """A foreign insert between look and commit, and one that is still open: neither is waited for."""
+    """A foreign insert between load and commit, and one that is still open: the run waits for neither."""
     attempt = Attempt(database)
     attempt.before_commit = lambda: database.sql(f"INSERT INTO {database.table} VALUES (1, 'foreign')")
     with psycopg.connect(**database.properties) as other:
@@ -132,7 +132,7 @@ def test_other_writers_of_the_table_cost_nothing(database):
 
 @pytest.mark.parametrize("error", [psycopg.OperationalError("reset"), RuntimeError("proxy: 504")])
 def test_a_lost_answer_is_looked_up(database, error):
-    """The server committed, and its answer did not arrive."""
+    """The server committed, but its answer was lost."""
     attempt = Attempt(database)
 
     def lost():
@@ -167,7 +167,7 @@ def test_a_transaction_whose_connection_is_cut_is_done_again(database, monkeypat
 
 
 def test_a_commit_that_fails_leaves_no_connection(database, monkeypatch):
-    """It is looked at and done again; the session that failed is closed."""
+    """The outcome is looked up and the commit retried; the failed session is closed."""
     attempt = Attempt(database)
     failures = [psycopg.OperationalError("the connection broke")]
     commit = psycopg.Connection.commit
@@ -187,7 +187,7 @@ def test_a_commit_that_fails_leaves_no_connection(database, monkeypatch):
 
 
 def test_a_claim_that_was_not_published_is_barred(database):
-    """A zombie: it looked before its successor barred it, and wakes to commit."""
+    """A zombie: it loaded the table before its successor barred it, and wakes up to commit."""
     zombie, successor = Attempt(database), Attempt(database)
     zombie.before_commit = lambda: successor.publisher.settle(successor.claim)
 
@@ -212,7 +212,7 @@ def test_of_a_zombie_and_the_next_run_over_its_range_one_is_there(database):
 
 
 def test_without_the_token_both_are_there(database, monkeypatch):
-    """The counter-test: a compared version refuses a stale look, not a stale attempt."""
+    """Counter-test: a compared version refuses a stale load, not a stale attempt."""
     monkeypatch.setattr(publishing, "token_is_stale", lambda *_: False)
     test = test_of_a_zombie_and_the_next_run_over_its_range_one_is_there
 
@@ -222,7 +222,7 @@ def test_without_the_token_both_are_there(database, monkeypatch):
 
 
 def test_a_zombie_that_comes_first_is_adopted(database):
-    """The zombie publishes between the successor's look and its bar, which is refused: the rows are found."""
+    """It publishes between the successor's load and its bar, which is refused: the rows are found."""
     zombie, successor = Attempt(database), Attempt(database)
     successor.before_commit = zombie.publish
 
@@ -233,7 +233,7 @@ def test_a_zombie_that_comes_first_is_adopted(database):
 
 
 def test_rows_that_others_have_deleted_are_not_written_again(database):
-    """Published is what the note says: what became of the rows since is not the run's affair."""
+    """The note says that they were published: later changes are not the run's business."""
     receipt = Attempt(database).publish()
     database.sql(f"TRUNCATE {database.table}")
 
@@ -242,7 +242,7 @@ def test_rows_that_others_have_deleted_are_not_written_again(database):
 
 
 def test_a_run_whose_note_was_taken_out_is_asked_of_the_ledger(database):
-    """Intervals: a zombie wakes when its successor is committed and another run has tidied the notes up."""
+    """Intervals: a zombie wakes up after its run is committed and another run removed obsolete notes."""
     zombie = Attempt(database, "interval/p/1", 10, scope="i1", lasting=False)
     successor = Attempt(database, "interval/p/1", 30, scope="i1", lasting=False)
     other = Attempt(database, "interval/p/2", 40, scope="i2", lasting=False)
@@ -261,7 +261,7 @@ def test_a_run_whose_note_was_taken_out_is_asked_of_the_ledger(database):
 
 
 def test_parallel_intervals_do_not_fence_each_other(database):
-    """Tokens are of one transactional id: a backfill's runs publish in any order."""
+    """Tokens belong to one transactional id: a backfill's runs publish in any order."""
     late = Attempt(database, "interval/p/1", 10, scope="i1", lasting=False)
     early = Attempt(database, "interval/p/2", 40, scope="i2", lasting=False)
     late.before_commit = early.publish
@@ -272,7 +272,7 @@ def test_parallel_intervals_do_not_fence_each_other(database):
 
 
 def test_a_backfill_publishes_at_the_same_moment(database):
-    """Each run waits for the row that they share, looks again, and has its own word in it."""
+    """Each run waits for the row that they share, loads it again, and adds its own entry."""
     attempts = [
         Attempt(database, f"interval/p/{i}", 10 * i + 10, scope=f"i{i}", lasting=False) for i in range(6)
     ]
@@ -288,7 +288,7 @@ def test_a_backfill_publishes_at_the_same_moment(database):
 
 @pytest.mark.parametrize("lost", ["the table", "the note", "all notes"])
 def test_what_can_no_longer_tell_is_refused(database, lost):
-    """A table that was made again, or a note that was removed."""
+    """A recreated table, or a removed note."""
     attempt = Attempt(database)
     if lost == "the table":
         database.sql(f"DROP TABLE {database.table}")
@@ -307,12 +307,26 @@ def test_what_can_no_longer_tell_is_refused(database, lost):
     assert database.counts() == {}
 
 
+def test_a_note_that_is_made_anew_between_look_and_commit_is_not_the_one_that_was_seen(database):
+    """It begins at the same version: its id is another one."""
+    attempt = Attempt(database)
+
+    def made_anew():
+        database.sql(f"DELETE FROM airflow_eos.published WHERE pipeline = 'eos.{database.schema}'")
+        PostgresSink(database.sink(), f"eos.{database.schema}").load()
+
+    attempt.before_commit = made_anew
+    with pytest.raises(TableReplaced):
+        attempt.publish()
+    assert database.counts() == {}
+
+
 @pytest.mark.parametrize("between", [False, True])
 @pytest.mark.parametrize(
     "change", ["ADD more int", "DROP name", "ALTER name TYPE varchar(5)", "ALTER name SET NOT NULL"]
 )
 def test_rows_are_published_for_the_columns_that_they_were_staged_for(database, change, between):
-    """Changed before the look, and between look and commit."""
+    """The table changes before the load, or between load and commit."""
     attempt = Attempt(database)
 
     def changed():
@@ -328,7 +342,7 @@ def test_rows_are_published_for_the_columns_that_they_were_staged_for(database, 
 
 
 def test_a_database_that_says_nothing_leaves_the_outcome_open(database):
-    """No success and no failure: a retry asks again."""
+    """Neither success nor failure: a retry asks again."""
     attempt = Attempt(database)
     attempt.sink._sink = replace(attempt.sink._sink, properties={**database.properties, "host": "/nowhere"})
     with pytest.raises(OutcomeUnknown, match="nowhere"):
@@ -348,7 +362,7 @@ def test_a_database_that_says_nothing_leaves_the_outcome_open(database):
     ],
 )
 def test_a_violated_constraint_is_final_and_named(database, constraint, names):
-    """At the first try, with nothing of the run in the table; the claim is barred by the next attempt."""
+    """At the first try, with no row of the run in the table; the next attempt bars the claim."""
     database.sql(f"CREATE TABLE {database.schema}.others (id bigint PRIMARY KEY)")
     database.sql(f"INSERT INTO {database.schema}.others VALUES (100)")
     database.sql(
@@ -377,7 +391,7 @@ def test_a_violated_constraint_is_final_and_named(database, constraint, names):
     ],
 )
 def test_a_trigger_that_raises_is_final(database, body, message):
-    """Whatever the database refuses for what the rows say, or for how it is made."""
+    """Whatever the database refuses because of the rows or of its own definitions."""
     database.sql(
         f"CREATE FUNCTION {database.schema}.no() RETURNS trigger LANGUAGE plpgsql AS "
         f"$$ BEGIN {body}; END $$; "
@@ -391,7 +405,7 @@ def test_a_trigger_that_raises_is_final(database, body, message):
 
 
 def test_a_table_that_its_subscribers_need_a_key_of_is_final(database):
-    """Rows that are updated cannot be told to them: the hint says what to alter."""
+    """Updated rows cannot be replicated to them: the hint says what to alter."""
     database.sql(
         f"CREATE UNIQUE INDEX ON {database.table} (id); "
         f"CREATE PUBLICATION {database.schema} FOR TABLE {database.table}"
@@ -403,7 +417,7 @@ def test_a_table_that_its_subscribers_need_a_key_of_is_final(database):
 
 
 def test_a_statement_that_the_driver_cannot_send_is_final(database, monkeypatch):
-    """It would be none the next time either."""
+    """A retry could not send it either."""
     attempt = Attempt(database)
     monkeypatch.setattr(PostgresSink, "_insert", lambda _, connection, *__: connection.execute("%", (1,)))
     with pytest.raises(TableRefused, match="placeholder"):
@@ -412,7 +426,7 @@ def test_a_statement_that_the_driver_cannot_send_is_final(database, monkeypatch)
 
 
 def test_a_conflict_of_transactions_is_tried_again(database, monkeypatch, caplog):
-    """A deadlock, or a lock that is not granted in time, says nothing about the rows."""
+    """A deadlock, or a lock that is not granted in time, is not the fault of the rows."""
     caplog.set_level("INFO")
     attempt = Attempt(database)
     monkeypatch.setattr(postgres_sink, "_SETTINGS", "SET LOCAL lock_timeout = '50ms'")
@@ -446,7 +460,7 @@ def test_a_conflict_of_transactions_is_tried_again(database, monkeypatch, caplog
     ids=["letters", "NUL", "surrogate"],
 )
 def test_a_note_names_its_run_in_a_database_of_any_encoding(database, encoding, run, escaped):
-    """With escapes where the database has no such character; its text columns hold what it has."""
+    """With escapes where the database lacks a character; its text columns accept only those it has."""
     name = database.schema
     database.sql(f"CREATE DATABASE {name} ENCODING '{encoding}' LOCALE 'C' TEMPLATE template0")
     properties = {**database.properties, "dbname": name}
@@ -468,7 +482,7 @@ def test_a_note_names_its_run_in_a_database_of_any_encoding(database, encoding, 
 
 
 def test_a_driver_that_stalls_inside_its_transaction_gives_the_locks_up(database, monkeypatch):
-    """It holds the note's row; the server ends it, and its successor publishes."""
+    """It holds the lock on the note's row; the server ends it, and its successor publishes."""
     settings = postgres_sink._SETTINGS.replace(
         "'idle_in_transaction_session_timeout', '60s'", "'idle_in_transaction_session_timeout', '100ms'"
     )
@@ -509,7 +523,7 @@ def test_a_copy_that_nobody_counts_is_not_published(database):
 
 
 def test_a_copy_that_fails_stages_nothing(database):
-    """It is one transaction: no first half of a task's rows stays."""
+    """It is one transaction: no part of a task's rows stays."""
     attempt = Attempt(database)
     rows = attempt.writer.columns(pa.table({"id": list(range(1000)), "name": ["x"] * 1000}))
     real = postgres_rows.csv_chunks
@@ -526,7 +540,7 @@ def test_a_copy_that_fails_stages_nothing(database):
 
 
 def test_a_copy_that_is_cancelled_says_nothing_about_a_row(database):
-    """By a time-out, or by somebody: another try may stage the same rows."""
+    """Whatever cancels it, such as a time-out: a retry may stage the same rows."""
     attempt = Attempt(database)
     properties = {**database.properties, "options": "-c statement_timeout=100ms"}
     attempt.writer = replace(attempt.writer, sink=database.sink(properties=properties))
@@ -539,7 +553,7 @@ def test_a_copy_that_is_cancelled_says_nothing_about_a_row(database):
 
 @pytest.mark.parametrize("bound", ["statement_timeout", "transaction_timeout"])
 def test_a_publication_that_takes_longer_than_it_may_is_not_tried_again(database, bound):
-    """Each try would take as long: what to raise is named."""
+    """A retry would take as long: the error names the setting to raise."""
     database.sql(
         f"CREATE FUNCTION {database.schema}.slow() RETURNS trigger LANGUAGE plpgsql AS "
         "$$ BEGIN PERFORM pg_sleep(10); RETURN NEW; END $$; CREATE TRIGGER slow BEFORE INSERT "
@@ -553,7 +567,7 @@ def test_a_publication_that_takes_longer_than_it_may_is_not_tried_again(database
 
 @pytest.mark.parametrize("bound", ["statement_timeout", "transaction_timeout"])
 def test_a_lock_that_is_held_longer_than_a_statement_may_take_is_tried_again(database, bound):
-    """By an `ALTER TABLE` of others: the time-out would be put down to the publication."""
+    """Another client's `ALTER TABLE` holds it; the time-out would otherwise be blamed on the publication."""
     bounded = {**database.properties, "options": f"-c {bound}=2s"}
     attempt = Attempt(database, properties=bounded)
     with psycopg.connect(**database.properties) as other:
@@ -565,7 +579,7 @@ def test_a_lock_that_is_held_longer_than_a_statement_may_take_is_tried_again(dat
 
 
 def test_an_upsert_that_sorts_more_than_it_may_is_not_tried_again(database):
-    """Each try would sort as much."""
+    """A retry would sort as much."""
     database.sql(f"ALTER TABLE {database.table} ADD PRIMARY KEY (id)")
     bounded = {**database.properties, "options": "-c temp_file_limit=64kB -c work_mem=64kB"}
     rows = {"id": range(5_000), "name": ["n" * 50] * 5_000}
@@ -575,11 +589,15 @@ def test_an_upsert_that_sorts_more_than_it_may_is_not_tried_again(database):
     assert attempt.commits == 1
 
 
-@pytest.mark.parametrize("lost", ["DROP TABLE", "TRUNCATE"])
-def test_staged_rows_that_are_gone_are_not_published_as_none(database, lost):
-    """Whoever removed them: the run fails, and nothing of it is there."""
+@pytest.mark.parametrize(
+    "lost",
+    ["DROP TABLE {0}", "TRUNCATE {0}", "DELETE FROM {0} WHERE id = 100", "INSERT INTO {0} SELECT * FROM {0}"],
+    ids=["dropped", "all", "one", "twice"],
+)
+def test_staged_rows_that_are_not_as_they_were_staged_are_not_published(database, lost):
+    """Whoever changed them, all or one: the run fails, and nothing of it is there."""
     attempt = Attempt(database)
-    database.sql(f"{lost} airflow_eos.{attempt.writer.staging}")
+    database.sql(lost.format(f"airflow_eos.{attempt.writer.staging}"))
     with pytest.raises(StagedRowsLost, match="staged 2 rows"):
         attempt.publish()
     assert database.counts() == {}
@@ -587,7 +605,7 @@ def test_staged_rows_that_are_gone_are_not_published_as_none(database, lost):
 
 
 def test_without_the_count_an_empty_staging_table_is_published(database, monkeypatch):
-    """The counter-test: a success without rows."""
+    """Counter-test: a success without rows."""
     attempt = Attempt(database)
     database.sql(f"TRUNCATE airflow_eos.{attempt.writer.staging}")
     monkeypatch.setattr(PostgresSink, "_check_staged", lambda *_: None)
@@ -595,7 +613,7 @@ def test_without_the_count_an_empty_staging_table_is_published(database, monkeyp
 
 
 def test_what_an_attempt_left_behind_is_dropped_by_the_next_one_at_the_run(database):
-    """Of other runs only what is a week old, and never what another pipeline staged."""
+    """Those of other runs only after a week, and never those of another pipeline."""
     sink = PostgresSink(database.sink(), f"eos.{uuid.uuid4().hex[:20]}")
     other = PostgresSink(database.sink(), f"eos.{uuid.uuid4().hex[:20]}")
     version, foreign = sink.load(), other.writer(other.load(), "a" * 20)
@@ -614,7 +632,7 @@ def test_what_an_attempt_left_behind_is_dropped_by_the_next_one_at_the_run(datab
 
 
 def test_a_stray_task_that_still_writes_does_not_hold_the_publication_up(database):
-    """Its table is left to a later attempt."""
+    """Its staging table is left to a later attempt."""
     attempt = Attempt(database)
     with psycopg.connect(**database.properties) as stray:
         stray.execute(f"INSERT INTO airflow_eos.{attempt.writer.staging} VALUES (1, 'stray', 1)")
@@ -625,7 +643,7 @@ def test_a_stray_task_that_still_writes_does_not_hold_the_publication_up(databas
 
 
 def test_what_is_published_survives_a_crash_of_the_server(monkeypatch):
-    """Also for a role that does not wait for the disk; the counter-test comes first: its run is lost."""
+    """Also for a role with asynchronous commits; the counter-test comes first: its run is lost."""
     with PostgresServer() as server:
         database = Database(server)
         database.create()
@@ -660,7 +678,7 @@ def upsert(database, token, rows, **changes):
 
 @pytest.fixture
 def standby_away(database):
-    """The server commits only what a standby has confirmed, and there is none."""
+    """The server commits only what a standby has confirmed, and there is no standby."""
     reload = "SELECT pg_reload_conf()"
     database.sql("ALTER SYSTEM SET synchronous_standby_names = 'away'")
     database.sql(reload)
@@ -672,7 +690,7 @@ def standby_away(database):
 def test_a_commit_that_waits_for_a_standby_is_told_and_so_is_one_that_did_without(
     database, monkeypatch, caplog, request
 ):
-    """No time-out of PostgreSQL ends the wait; whoever cancels it leaves the rows on one server."""
+    """No PostgreSQL time-out ends the wait; cancelling it leaves the rows on one server."""
     monkeypatch.setattr(base_sink, "_SILENT_SECONDS", 0.5)
     attempt = Attempt(database)
     request.getfixturevalue("standby_away")
@@ -689,7 +707,7 @@ def test_a_commit_that_waits_for_a_standby_is_told_and_so_is_one_that_did_withou
 
 
 def test_an_upsert_replaces_the_row_of_its_key(database):
-    """In a run the last row of a key wins, in the order of files and of rows; of two runs the later one."""
+    """Within a run the last row of a key wins, by the order of files and rows; of two runs the later one."""
     database.sql(f"ALTER TABLE {database.table} ADD PRIMARY KEY (id), ADD kept text DEFAULT 'd'")
     database.sql(f"INSERT INTO {database.table} VALUES (1, 'old', 'mine'), (9, 'other', 'mine')")
     attempt = upsert(database, 10, {"id": [1, 2, 1], "name": ["a", "b", "c"]})
@@ -705,7 +723,7 @@ def test_an_upsert_replaces_the_row_of_its_key(database):
 
 
 def test_files_win_by_their_order_and_not_by_when_they_were_staged(database):
-    """The last task may stage first."""
+    """The last task may stage its rows first."""
     database.sql(f"ALTER TABLE {database.table} ADD PRIMARY KEY (id)")
     attempt = upsert(database, 10, {"id": [1], "name": ["staged first, read last"]})
     attempt.stage({"id": [1], "name": ["staged last, read first"]})
@@ -715,7 +733,7 @@ def test_files_win_by_their_order_and_not_by_when_they_were_staged(database):
 
 
 def test_a_key_of_several_columns_and_nothing_but_a_key(database):
-    """What has no other column is inserted, or there already."""
+    """A row without other columns is inserted, unless its key exists."""
     database.sql(f"ALTER TABLE {database.table} ADD UNIQUE (name, id)")
     for token in (10, 20):
         rows = {"name": ["a", "a", "b"], "id": [1, 1, 1]}
@@ -729,7 +747,7 @@ OUR_NAMES = ["number", "files", "staged", "excluded", "last_of_key", "x" * 63, "
 @pytest.mark.parametrize("key", [True, False], ids=["key", "value"])
 @pytest.mark.parametrize("name", OUR_NAMES)
 def test_a_column_may_be_called_as_what_a_statement_has_beside_it(database, name, key):
-    """Each name of the table stands beside names of this package."""
+    """Each column name occurs next to names that this package uses."""
     kept, changed = (name, "v") if key else ("k", name)
     database.sql(f'DROP TABLE {database.table}; CREATE TABLE {database.table} ("{kept}" int PRIMARY KEY)')
     database.sql(f'ALTER TABLE {database.table} ADD "{changed}" int')
@@ -744,7 +762,7 @@ def test_a_column_may_be_called_as_what_a_statement_has_beside_it(database, name
 
 @pytest.mark.parametrize("name", ["excluded", "files", "staged", "%s {0}"])
 def test_a_table_may_be_called_as_what_a_statement_has_beside_it(database, name):
-    """PostgreSQL has a table ``excluded`` of its own in an upsert."""
+    """PostgreSQL itself has a table ``excluded`` in an upsert."""
     database.sql(
         f'ALTER TABLE {database.table} ADD PRIMARY KEY (id); ALTER TABLE {database.table} RENAME TO "{name}"'
     )
@@ -757,7 +775,7 @@ def test_a_table_may_be_called_as_what_a_statement_has_beside_it(database, name)
 
 @pytest.mark.parametrize("name", ["airflow_eos_file", "airflow_eos_position", "airflow_eos_row"])
 def test_a_column_with_a_name_of_staged_rows_is_refused_at_the_look(database, name):
-    """Before anything is read; rows that are appended have but one such column."""
+    """Before any input is read; for appends only one column has such a name."""
     database.sql(f"ALTER TABLE {database.table} ADD PRIMARY KEY (id), ADD {name} bigint")
     with pytest.raises(UnknownTable, match=f"column '{name}'.* rename it"):
         PostgresSink(database.sink(mode="upsert", key=["id"]), "eos.p").load()
@@ -770,7 +788,7 @@ def test_a_column_with_a_name_of_staged_rows_is_refused_at_the_look(database, na
 
 
 def upsert_spellings(database, first, second):
-    """Two runs: each has two rows of a key, which no run before the first has; return the table's rows."""
+    """Publish two runs, each with both spellings of one key, into an empty table; return its rows."""
     for token, values in ((10, (first, second)), (20, (second, first))):
         attempt = None
         for value in values:
@@ -804,7 +822,7 @@ def upsert_spellings(database, first, second):
     ],
 )
 def test_values_that_a_type_holds_equal_are_one_key(database, kind, first, second):
-    """However they are spelt: the last row of the run wins, and the table keeps the spelling it has."""
+    """In any spelling: the last row of the run wins, and the table keeps its own spelling."""
     s = database.schema
     database.sql(
         f"DROP TABLE {database.table}; CREATE DOMAIN {s}.short AS varchar(9); "
@@ -828,7 +846,7 @@ CREATE OPERATOR {s}.>=% (LEFTARG = text, RIGHTARG = text, FUNCTION = {s}.ge);
 CREATE OPERATOR {s}.>% (LEFTARG = text, RIGHTARG = text, FUNCTION = {s}.gt);
 CREATE OPERATOR CLASS {s}.folding FOR TYPE text USING btree AS OPERATOR 1 {s}.<%, OPERATOR 2 {s}.<=%,
     OPERATOR 3 {s}.=%, OPERATOR 4 {s}.>=%, OPERATOR 5 {s}.>%, FUNCTION 1 {s}.compare(text, text)"""
-"""An operator class that ignores case, as the type ``citext`` or a collation of ICU does."""
+"""An operator class that ignores case, like the type ``citext`` or an ICU collation."""
 NO_ICU = "ICU is not supported in this build"
 IGNORES_CASE = "CREATE COLLATION {s}.ci (provider = icu, locale = 'und-u-ks-level2', deterministic = false)"
 
@@ -845,7 +863,7 @@ IGNORES_CASE = "CREATE COLLATION {s}.ci (provider = icu, locale = 'und-u-ks-leve
     ],
 )
 def test_values_that_the_unique_index_holds_equal_are_one_key(database, made, columns, index, beside):
-    """Its operator class and its collation decide, also where another index has other ones."""
+    """Its operator class and collation decide, even if another index has different ones."""
     names = {"s": database.schema, "t": database.table}
     try:
         database.sql(made.format(**names))
@@ -871,7 +889,7 @@ def test_values_that_the_unique_index_holds_equal_are_one_key(database, made, co
     ],
 )
 def test_a_key_that_no_unique_index_holds_is_refused_at_the_look(database, index):
-    """Before anything is read."""
+    """Before any input is read."""
     database.sql(f"CREATE {index.format(table=database.table)}")
     with pytest.raises(UnknownTable, match="no primary key or unique index on exactly id"):
         upsert(database, 10, {"id": [1]})
@@ -886,7 +904,7 @@ def test_a_key_that_no_unique_index_holds_is_refused_at_the_look(database, index
     ],
 )
 def test_a_key_that_no_row_can_name_is_refused_at_the_look(database, columns, key, message):
-    """Whose values the table makes, or compares otherwise than by whether they are the same."""
+    """Its values are generated by the table, or compared by something else than equality."""
     database.sql(f"DROP TABLE {database.table}")
     database.create(columns)
     with pytest.raises(UnknownTable, match=message):
@@ -903,7 +921,7 @@ def test_a_key_that_no_row_can_name_is_refused_at_the_look(database, columns, ke
     ],
 )
 def test_rules_that_an_upsert_cannot_have_are_refused_at_the_look(database, rule, refused):
-    """PostgreSQL refuses them when the INTENT stands; rows are appended beside any rule."""
+    """PostgreSQL would refuse them after the INTENT; rows can be appended with any rule."""
     database.sql(f"ALTER TABLE {database.table} ADD PRIMARY KEY (id)")
     database.sql(f"CREATE RULE r AS {rule.replace('{}', database.table)}")
     PostgresSink(database.sink(), "eos.p").load()
@@ -916,7 +934,7 @@ def test_rules_that_an_upsert_cannot_have_are_refused_at_the_look(database, rule
 
 
 def test_a_key_with_a_deferrable_constraint_beside_its_index_is_refused_at_the_look(database):
-    """PostgreSQL takes every index on the key into an upsert, and refuses such a one."""
+    """PostgreSQL uses every index on the key in an upsert, and refuses a deferrable one."""
     database.sql(
         f"ALTER TABLE {database.table} ADD PRIMARY KEY (id), ADD CONSTRAINT late UNIQUE (id) DEFERRABLE"
     )
@@ -927,7 +945,7 @@ def test_a_key_with_a_deferrable_constraint_beside_its_index_is_refused_at_the_l
 
 
 def test_a_row_without_a_key_and_rows_of_different_columns_are_refused(database):
-    """A unique index takes any number of nulls; what is left out of some rows would be set by others."""
+    """A unique index accepts any number of nulls; columns missing in some rows would be set by others."""
     database.sql(f"ALTER TABLE {database.table} ADD UNIQUE (name)")
     with pytest.raises(Exception, match="without a value in 'name'"):
         Attempt(database, rows={"id": [1], "name": [None]}, mode="upsert", key=["name"])
@@ -942,7 +960,7 @@ def test_a_row_without_a_key_and_rows_of_different_columns_are_refused(database)
 
 
 def test_a_role_gets_by_with_the_documented_rights(database, postgres_server):
-    """The schema is its own, and the table takes its rows; each right that is missing is named."""
+    """The schema is its own, and the table accepts its rows; each missing privilege is named."""
     role = f"r{uuid.uuid4().hex[:8]}"
     other = Database(postgres_server)
     postgres_server.query(f"CREATE ROLE {role} LOGIN; CREATE DATABASE {role}")
@@ -958,7 +976,7 @@ def test_a_role_gets_by_with_the_documented_rights(database, postgres_server):
         Attempt(other, properties=properties)
     sql(f"CREATE SCHEMA airflow_eos AUTHORIZATION {role}")
     usage = f"GRANT USAGE ON SCHEMA {other.schema} TO ..."
-    for granted in ("SELECT", "INSERT (id, name)"):  # LOCK TABLE asks for the right to the whole table
+    for granted in ("SELECT", "INSERT (id, name)"):  # LOCK TABLE needs the privilege on the whole table
         sql(f"GRANT {granted} ON {other.table} TO {role}")
         with pytest.raises(AuthorizationFailed, match=f"{usage}; GRANT INSERT ON {other.table} TO"):
             Attempt(other, properties=properties)
@@ -985,7 +1003,7 @@ def test_a_role_gets_by_with_the_documented_rights(database, postgres_server):
     ],
 )
 def test_what_cannot_hold_rows_for_good_is_refused(database, make, message):
-    """Before anything is read."""
+    """Before any input is read."""
     for statement in make.split(";"):
         database.sql(statement.format(t=database.table))
     with pytest.raises(UnknownTable, match=message):
@@ -993,7 +1011,7 @@ def test_what_cannot_hold_rows_for_good_is_refused(database, make, message):
 
 
 def test_a_partitioned_table_is_written(database):
-    """PostgreSQL routes the rows; one that fits no partition is refused."""
+    """PostgreSQL routes the rows; a row that fits no partition is refused."""
     database.sql(
         f"DROP TABLE {database.table}; "
         f"CREATE TABLE {database.table} (id bigint, name text) PARTITION BY LIST (name); "
@@ -1013,7 +1031,7 @@ def test_a_partitioned_table_is_written(database):
     ],
 )
 def test_a_partition_that_cannot_hold_rows_for_good_is_refused(database, made, of, message):
-    """At whatever depth: the rows are in the partitions."""
+    """At any depth: the rows are in the partitions."""
     s = database.schema
     database.sql(
         f"DROP TABLE {database.table}; "
@@ -1030,7 +1048,7 @@ def test_a_partition_that_cannot_hold_rows_for_good_is_refused(database, made, o
 
 
 def test_properties_are_checked_and_not_shown(database, caplog):
-    """A misspelt one is named; passwords stay out of every repr, error, and log at DEBUG."""
+    """A misspelt one is named; passwords are in no repr, error or log, even at DEBUG."""
     with pytest.raises(ConfigurationError, match="pasword"):
         Attempt(database, properties={**database.properties, "pasword": "x"})
     secret = {**database.properties, "password": "hunter2"}
@@ -1055,7 +1073,7 @@ def test_properties_are_checked_and_not_shown(database, caplog):
     ],
 )
 def test_a_property_with_an_impossible_value_is_no_server_that_is_away(database, changes, says):
-    """No server was asked, or one has named the setting: another try would meet the same."""
+    """No server was contacted, or one has named the setting: a retry would have the same result."""
     with pytest.raises(ConfigurationError, match=re.escape(says)) as failure:
         PostgresSink(database.sink(properties={**database.properties, **changes}), "eos.x").load()
     assert changes.get("password", "hunter2") not in str(failure.value)
@@ -1109,7 +1127,7 @@ def test_a_refused_login_is_no_server_that_is_away(locked_server, changes, says)
     "changes", [{"user": "guest"}, {"host": "{home},/nowhere", "password": "hunter3"}], ids=["full", "away"]
 )
 def test_a_server_that_may_take_the_login_later_is_asked_again(locked_server, changes):
-    """One without a free connection, and one of several hosts that does not answer."""
+    """A server without a free connection, and one of several hosts that does not answer."""
     database = Database(locked_server)
     properties = {**database.properties, **JOE, **changes}
     properties["host"] = properties["host"].format(home=locked_server.home)
@@ -1137,7 +1155,7 @@ def test_a_password_that_changes_under_a_run_leaves_the_retry_to_the_new_one(loc
 
 
 def test_a_server_that_takes_no_rows_is_named_at_the_look(database):
-    """A role that may only read, and a standby until it is promoted: its note was copied to it."""
+    """A read-only role, and a standby before its promotion, to which the note was replicated."""
     role = f"r{uuid.uuid4().hex[:8]}"
     database.sql(
         f"CREATE ROLE {role} LOGIN SUPERUSER; ALTER ROLE {role} SET default_transaction_read_only = on"
@@ -1164,13 +1182,13 @@ def test_a_server_that_takes_no_rows_is_named_at_the_look(database):
 
 
 def pooler_of_statements():
-    """A port that logs each client in, and refuses the beginning of a transaction as PgBouncer does."""
+    """A port that logs each client in, and refuses to begin a transaction, like PgBouncer."""
     refused = b"SFATAL\0C08P01\0Mtransaction blocks not allowed in statement pooling mode\0\0"
     return answering(message(b"R", bytes(4)) + message(b"Z", b"I"), message(b"E", refused))
 
 
 def test_a_pooler_that_gives_no_transactions_is_named_at_the_look(database):
-    """By doctor too: another try would meet the same pool."""
+    """Also by the doctor: a retry would meet the same pool."""
     with pooler_of_statements() as properties:
         sink = database.sink(properties=properties)
         with pytest.raises(ConfigurationError, match="pool_mode=transaction"):
@@ -1180,7 +1198,7 @@ def test_a_pooler_that_gives_no_transactions_is_named_at_the_look(database):
 
 
 def test_the_extra_that_is_missing_is_named(database, monkeypatch):
-    """On the driver."""
+    """On the driver, with what to install."""
     import sys
 
     monkeypatch.setitem(sys.modules, "airflow_eos.sinks.postgres_sink", None)

@@ -32,19 +32,19 @@ def published(database, run=OLD, **options):
 
 
 def again(database, *earlier, token=20, **options):
-    """An attempt at a reprocessing that replaces what earlier transactions wrote."""
+    """An attempt at a reprocessing that replaces the rows of earlier transactions."""
     attempt = Attempt(database, NEW, token, scope="again", lasting=False, reprocess="replace", **options)
     attempt.claim = replace(attempt.claim, replaces=earlier)
     return attempt
 
 
 def insert(database, name="foreign"):
-    """A writer that knows nothing of us."""
+    """Insert as a writer that knows nothing of our runs."""
     database.sql(f"INSERT INTO {database.table} VALUES (1, '{name}')")
 
 
 def test_the_rows_of_the_earlier_run_are_replaced_in_one_transaction(database):
-    """Rows of others stay; a reader sees the old rows or the new ones."""
+    """Rows of other writers stay; a reader sees the old rows or the new ones."""
     insert(database)
     earlier = published(database)
     insert(database)
@@ -59,7 +59,7 @@ def test_the_rows_of_the_earlier_run_are_replaced_in_one_transaction(database):
 
 
 def test_rounds_are_replaced_together_and_a_reprocessing_without_rows_takes_them_out(database):
-    """Several transactions wrote them; nothing is staged."""
+    """Several transactions wrote the rounds; the reprocessing stages no rows."""
     rounds = [published(database, token=10), published(database, f"{OLD}/2", token=12)]
     attempt = again(database, *rounds)
     receipt = attempt.publisher.publish(attempt.claim, ())
@@ -68,7 +68,7 @@ def test_rounds_are_replaced_together_and_a_reprocessing_without_rows_takes_them
 
 
 def test_a_replacement_is_made_once_whatever_comes_between(database):
-    """Another attempt, and an answer that is lost."""
+    """Another attempt, and a lost answer."""
     earlier = published(database)
     first, second = again(database, earlier), again(database, earlier)
     first.before_commit = second.publish
@@ -82,7 +82,7 @@ def test_a_replacement_is_made_once_whatever_comes_between(database):
 
 
 def test_rows_of_a_partitioned_table_are_replaced(postgres_server):
-    """They lie in several tables."""
+    """They are in several tables."""
     partitioned = Database(postgres_server)
     partitioned.sql(
         f"CREATE SCHEMA {partitioned.schema}; "
@@ -99,7 +99,7 @@ def test_rows_of_a_partitioned_table_are_replaced(postgres_server):
 
 
 def test_rows_of_a_table_with_a_percent_sign_in_its_name_are_replaced(database):
-    """It is none of a placeholder."""
+    """It is not part of a placeholder."""
     database.sql(f'ALTER TABLE {database.table} RENAME TO "t%"')
     name = f"{database.schema}.t%"
     again(database, published(database, name=name), name=name).publish()
@@ -107,7 +107,7 @@ def test_rows_of_a_table_with_a_percent_sign_in_its_name_are_replaced(database):
 
 
 def test_rows_are_told_after_a_vacuum_that_freezes_and_rewrites(database):
-    """The number stays with a row when it is frozen."""
+    """A row keeps its transaction id when it is frozen."""
     earlier = published(database)
     database.sql(f"VACUUM (FULL, FREEZE) {database.table}")
     again(database, earlier).publish()
@@ -140,7 +140,7 @@ CHANGES = {
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_what_was_changed_is_not_replaced(database, change):
-    """Refused before anything is read, and nothing is changed."""
+    """Refused before any input is read; nothing is changed."""
     statement, left = CHANGES[change]
     earlier = published(database)
     database.sql(statement.format(database.table))
@@ -154,7 +154,7 @@ def test_what_was_changed_is_not_replaced(database, change):
 
 @pytest.mark.parametrize("change", ["a row is deleted", "a row is updated"])
 def test_what_changes_between_look_and_commit_is_not_replaced(database, change):
-    """The transaction counts what it deletes."""
+    """The transaction counts the rows that it deletes."""
     statement, left = CHANGES[change]
     earlier = published(database)
     attempt = again(database, earlier)
@@ -166,7 +166,7 @@ def test_what_changes_between_look_and_commit_is_not_replaced(database, change):
 
 
 def test_without_the_count_changed_rows_stay_beside_the_new_ones(database, monkeypatch):
-    """The counter-test."""
+    """Counter-test."""
     earlier = published(database)
     database.sql(CHANGES["a row is updated"][0].format(database.table))
     monkeypatch.setattr(postgres_sink, "refuse_rewritten", lambda *_, **__: None)
@@ -186,7 +186,7 @@ def test_a_number_that_may_have_been_used_again_is_not_believed(database, monkey
 
 
 def test_a_number_that_a_database_gave_away_again_is_not_believed(tmp_path):
-    """A restored backup lacks a run, and the next one gets its transaction's number, for as many rows."""
+    """A restored backup lacks a run, and the next run gets its transaction id, with as many rows."""
     with PostgresServer() as server:
         database = Database(server)
         database.create()
@@ -212,9 +212,9 @@ def test_a_number_that_a_database_gave_away_again_is_not_believed(tmp_path):
 
 
 def test_a_database_that_was_set_back_behind_a_run_is_a_mismatch(tmp_path):
-    """Of runs that append and that update by key, the first one of a pipeline too: it left only its look.
+    """For runs that append or upsert, also a pipeline's first, before which the table had only its note.
 
-    Later runs, whose transactions have higher numbers than the lost one, prove nothing.
+    Later runs, whose transaction ids are higher than the lost one, prove nothing.
     """
     with PostgresServer() as server:
         tables = []
@@ -249,7 +249,7 @@ def test_a_database_that_was_set_back_behind_a_run_is_a_mismatch(tmp_path):
 
 
 def test_a_replacement_without_rows_is_no_mismatch(database):
-    """It has a receipt, and the database knows its transaction, which only deleted."""
+    """It has a receipt, and the database knows its transaction, which only deleted rows."""
     earlier = published(database)
     attempt = again(database, earlier)
     receipt = attempt.publisher.publish(attempt.claim, ())
@@ -272,7 +272,7 @@ def test_a_row_that_refers_to_the_earlier_ones_refuses_the_run(database):
 
 
 def test_a_barred_replacement_takes_nothing_out(database):
-    """The zombie that is barred neither inserts nor deletes."""
+    """The barred zombie neither inserts nor deletes."""
     earlier = published(database)
     zombie, successor = again(database, earlier), again(database, earlier)
     zombie.before_commit = lambda: successor.publisher.settle(successor.claim)
@@ -282,7 +282,7 @@ def test_a_barred_replacement_takes_nothing_out(database):
 
 
 def test_a_role_that_may_not_delete_is_refused(database):
-    """With the grant that it lacks, before anything is read."""
+    """The error has the missing grant, before any input is read."""
     role = f"r{database.schema}"
     database.sql(
         f"CREATE ROLE {role} LOGIN; GRANT USAGE ON SCHEMA {database.schema} TO {role}; "
@@ -297,7 +297,7 @@ def test_a_role_that_may_not_delete_is_refused(database):
 
 
 def test_rows_that_a_policy_hides_are_not_said_to_be_changed_alone(database):
-    """Nor is an insert that a policy refuses put down to a missing right."""
+    """Nor is an insert that a policy refuses blamed on a missing privilege."""
     role = f"r{database.schema}"
     Attempt(database, "run/p/0", 5)  # creates the schema
     database.sql(
@@ -321,7 +321,7 @@ def test_rows_that_a_policy_hides_are_not_said_to_be_changed_alone(database):
 
 
 def test_rows_that_were_updated_by_key_cannot_be_replaced():
-    """Refused where it is written."""
+    """The table's configuration itself refuses it."""
     with pytest.raises(ConfigurationError, match="a reprocessing updates the rows by key"):
         PostgresTable("public.t", mode="upsert", key=["id"], reprocess="replace")
     with pytest.raises(ConfigurationError, match="reprocess"):

@@ -1,6 +1,6 @@
-"""Rows are in a table's history once: against real tables, with commits of others at every place between.
+"""Rows are in a table's history once: against real tables, with other writers' commits at every point.
 
-Each test of a protection has its counter-test beside it, in which the protection is taken out.
+Each test of a protection has its counter-test next to it, which removes the protection.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PROPERTY = "eos.0123456789"
 
 
 class Attempt(PublishingAttempt):
-    """A handle of its own on the table, and files of its own."""
+    """An attempt with its own handle on the table, and its own files."""
 
     def __init__(self, lake, key="run/p/1", token=10, *, scope="cursor", lasting=True, rows=None, **sink):
         super().__init__(open_table(lake.sink(**sink), PROPERTY), key, scope, token, lasting=lasting)
@@ -44,18 +44,18 @@ class Attempt(PublishingAttempt):
 
 
 def names(lake, **options):
-    """The table's rows, as another reader has them: how often each run's name is there."""
+    """Return how often each run's name is in the table's rows, as another reader sees them."""
     rows = lake.values("name", **options)
     return {name: rows.count(name) for name in rows}
 
 
 def append(lake, name="foreign"):
-    """A writer that knows nothing of us."""
+    """Append as a writer that knows nothing of our runs."""
     lake.append({"id": [1], "name": [name]})
 
 
 def test_a_table_says_which_run_and_which_offsets_it_holds(iceberg):
-    """The key stands in the snapshot's summary and in one property of the table."""
+    """The key is in the snapshot's summary, and in a property of the table."""
     attempt = Attempt(iceberg)
     receipt = attempt.publish()
 
@@ -68,7 +68,7 @@ def test_a_table_says_which_run_and_which_offsets_it_holds(iceberg):
 
 
 def test_the_same_claim_is_published_once_whatever_comes_between(lake):
-    """Two attempts at one INTENT, one between the other's look and commit: the second adopts."""
+    """Two attempts at one INTENT, one between the other's load and commit: the second adopts."""
     first, second = Attempt(lake), Attempt(lake)
     published = []
     first.before_commit = lambda: published.append(second.publish())
@@ -78,7 +78,7 @@ def test_the_same_claim_is_published_once_whatever_comes_between(lake):
 
 
 def test_without_the_compare_and_set_it_is_published_twice(lake, monkeypatch):
-    """The counter-test: the commit takes whatever base it finds, as the library does by itself."""
+    """Counter-test: the commit accepts whatever base it finds, as the library does by default."""
     first, second = Attempt(lake), Attempt(lake)
     first.before_commit = second.publish
     real = first.commit
@@ -94,7 +94,7 @@ def test_without_the_compare_and_set_it_is_published_twice(lake, monkeypatch):
 
 
 def test_writers_that_know_nothing_of_us_cost_a_look(lake):
-    """A foreign append between look and commit: the table is looked at again, the files stay."""
+    """A foreign append between load and commit: the table is loaded again, the files stay."""
     attempt = Attempt(lake)
     attempt.before_commit = lambda: append(lake)
 
@@ -105,7 +105,7 @@ def test_writers_that_know_nothing_of_us_cost_a_look(lake):
 
 
 def test_with_one_look_a_foreign_commit_fails_the_run(iceberg, monkeypatch):
-    """The counter-test: nothing is looked at again."""
+    """Counter-test: nothing is loaded again."""
     monkeypatch.setattr(publishing, "MAX_LOOKS", 1)
     attempt = Attempt(iceberg)
     attempt.before_commit = lambda: append(iceberg)
@@ -116,7 +116,7 @@ def test_with_one_look_a_foreign_commit_fails_the_run(iceberg, monkeypatch):
 
 @pytest.mark.parametrize("lost", ["all", "one"])
 def test_data_files_that_are_gone_are_not_published(lake, tmp_path, lost):
-    """As of executors that do not share the folder, or removed as orphans: no reader could open the table."""
+    """Executors may not share the folder, or a clean-up removed orphans: no reader could open the table."""
     attempt = Attempt(lake)
     attempt.files = [*attempt.files, *Attempt(lake).files]
     gone = sorted(tmp_path.rglob("*.parquet"))
@@ -130,7 +130,7 @@ def test_data_files_that_are_gone_are_not_published(lake, tmp_path, lost):
 
 @pytest.mark.parametrize("error", [ConnectionError("reset"), RuntimeError("proxy: 504")])
 def test_a_lost_answer_is_looked_up(lake, error):
-    """The catalog committed and did not say so."""
+    """The catalog committed, but its answer was lost."""
     attempt = Attempt(lake)
 
     def lost():
@@ -145,7 +145,7 @@ def test_a_lost_answer_is_looked_up(lake, error):
 
 
 def test_a_package_that_lacks_what_is_used_here_is_reported_at_once(lake):
-    """The store was not asked, and another look does not help."""
+    """The store was not asked, and another load would not help."""
     attempt = Attempt(lake)
 
     def lacks():
@@ -158,7 +158,7 @@ def test_a_package_that_lacks_what_is_used_here_is_reported_at_once(lake):
 
 
 def test_a_refusal_of_a_commit_that_was_done_keeps_its_files(lake):
-    """A proxy sends a commit twice: the second is refused, the first stands, with all its manifests."""
+    """A proxy sends a commit twice: the second is refused, the first is valid with all its manifests."""
     from airflow_eos.table_ports import TableMoved
 
     attempt = Attempt(lake)
@@ -173,7 +173,7 @@ def test_a_refusal_of_a_commit_that_was_done_keeps_its_files(lake):
 
 
 def test_the_librarys_own_commit_deletes_what_a_refusal_had_committed(iceberg):
-    """The counter-test: the snapshot stands, its manifests are gone, and nobody can read the table."""
+    """Counter-test: the snapshot is committed, its manifests are deleted, and the table is unreadable."""
     table = iceberg.table
     with table.transaction() as transaction:
         transaction.set_properties({"commit.retry.num-retries": "0"})
@@ -199,7 +199,7 @@ def test_the_librarys_own_commit_deletes_what_a_refusal_had_committed(iceberg):
 )
 @pytest.mark.parametrize("act", ["publish", "settle"])
 def test_a_commit_that_a_catalog_refuses_is_sent_once(iceberg, monkeypatch, refusal, kind, act):
-    """It would refuse it again, each time beside new manifests; a claim that is to be barred, too."""
+    """A retry would be refused, too, and add new manifests; the same for a claim to be barred."""
     attempt = Attempt(iceberg)
 
     def refuse(*_):
@@ -214,7 +214,7 @@ def test_a_commit_that_a_catalog_refuses_is_sent_once(iceberg, monkeypatch, refu
 
 @pytest.mark.parametrize("status", [400, 403])
 def test_a_gateway_that_refuses_a_commit_is_asked_again(iceberg, monkeypatch, status):
-    """It answers in place of the catalog, and not as one does: nobody has seen the commit."""
+    """It answers instead of the catalog, in another form: the commit may not have reached the catalog."""
     attempt = Attempt(iceberg)
     commit, answers = SqlCatalog.commit_table, [BadRequestError if status == 400 else ForbiddenError]
 
@@ -229,7 +229,7 @@ def test_a_gateway_that_refuses_a_commit_is_asked_again(iceberg, monkeypatch, st
 
 
 def test_a_claim_that_was_not_published_is_barred(lake):
-    """T4, a zombie: it looked before its successor barred it, and wakes to commit."""
+    """T4, a zombie: it loaded the table before its successor barred it, and wakes up to commit."""
     zombie, successor = Attempt(lake), Attempt(lake)
     zombie.before_commit = lambda: successor.publisher.settle(successor.claim)
 
@@ -264,7 +264,7 @@ def test_without_the_token_both_are_there(lake, monkeypatch):
 
 
 def test_a_zombie_that_comes_first_is_adopted(lake):
-    """The zombie publishes between the successor's look and its bar, which is refused: the rows are found."""
+    """It publishes between the successor's load and its bar, which is refused: the rows are found."""
     zombie, successor = Attempt(lake), Attempt(lake)
     successor.before_commit = zombie.publish
 
@@ -276,7 +276,7 @@ def test_a_zombie_that_comes_first_is_adopted(lake):
 
 
 def test_barring_twice_is_barring_once(lake):
-    """An attempt that died behind its bar leaves it to the next one, which adds nothing."""
+    """An attempt that died after its bar leaves it to the next one, which adds nothing."""
     attempt = Attempt(lake)
     assert attempt.publisher.settle(attempt.claim) is None
     assert attempt.publisher.settle(attempt.claim) is None
@@ -284,7 +284,7 @@ def test_barring_twice_is_barring_once(lake):
 
 
 def test_a_run_whose_word_was_taken_out_of_the_property_is_asked_of_the_ledger(iceberg):
-    """Intervals: a zombie wakes when its successor is committed and others have tidied the property up."""
+    """Intervals: a zombie wakes up after its run is committed and its entry was removed as obsolete."""
     zombie = Attempt(iceberg, "interval/p/1", 10, scope="i1", lasting=False)
     successor = Attempt(iceberg, "interval/p/1", 30, scope="i1", lasting=False)
     other = Attempt(iceberg, "interval/p/2", 40, scope="i2", lasting=False)
@@ -303,7 +303,7 @@ def test_a_run_whose_word_was_taken_out_of_the_property_is_asked_of_the_ledger(i
 
 
 def test_parallel_intervals_do_not_fence_each_other(lake):
-    """Tokens are of one transactional id: a backfill's runs publish in any order."""
+    """Tokens belong to one transactional id: a backfill's runs publish in any order."""
     late = Attempt(lake, "interval/p/1", 10, scope="i1", lasting=False)
     early = Attempt(lake, "interval/p/2", 40, scope="i2", lasting=False)
     late.before_commit = early.publish
@@ -314,7 +314,7 @@ def test_parallel_intervals_do_not_fence_each_other(lake):
 
 
 def test_what_is_published_is_found_when_its_snapshot_is_expired(iceberg):
-    """The summary goes with the snapshot, the property stays until the ledger has the run."""
+    """The summary expires with the snapshot; the property stays until the ledger has the run."""
     attempt = Attempt(iceberg)
     receipt = attempt.publish()
     append(iceberg)
@@ -341,7 +341,7 @@ def test_without_the_property_what_has_expired_is_published_again(iceberg):
 
 
 def test_what_is_published_is_found_when_the_property_was_removed(iceberg):
-    """By hand: the snapshot's summary is the second witness."""
+    """By hand: the snapshot's summary is the second evidence."""
     receipt = Attempt(iceberg).publish()
     with iceberg.table.transaction() as transaction:
         transaction.remove_properties(PROPERTY)
@@ -350,8 +350,19 @@ def test_what_is_published_is_found_when_the_property_was_removed(iceberg):
     assert names(iceberg) == {"run/p/1": 2}
 
 
+def test_a_bar_is_not_taken_for_a_run_without_rows_when_the_property_was_removed(iceberg):
+    """Its snapshot has a token, too, and says that it is a bar."""
+    barred = Attempt(iceberg)
+    assert barred.publisher.settle(barred.claim) is None
+    with iceberg.table.transaction() as transaction:
+        transaction.remove_properties(PROPERTY)
+
+    assert Attempt(iceberg, "run/p/2", token=11).publish().rows == 2
+    assert names(iceberg) == {"run/p/2": 2}
+
+
 def test_a_table_that_was_made_again_is_refused(lake):
-    """Whether the old one had the rows nobody can tell."""
+    """It is unknown whether the old one had the rows."""
     attempt = Attempt(lake)
     lake.drop()
     with pytest.raises(UnknownTable):
@@ -365,10 +376,24 @@ def test_a_table_that_was_made_again_is_refused(lake):
     assert names(lake) == {}
 
 
+def test_a_table_that_is_made_again_between_look_and_commit_is_not_appended_to(iceberg):
+    """An empty one has the head that the look saw, none: only its id is another."""
+    attempt = Attempt(iceberg)
+
+    def made_again():
+        iceberg.drop()
+        iceberg.create()
+
+    attempt.before_commit = made_again
+    with pytest.raises(TableReplaced):
+        attempt.publish()
+    assert names(iceberg) == {}
+
+
 @pytest.mark.parametrize("between", [False, True])
 @pytest.mark.parametrize("change", ["schema", "spec"])
 def test_files_are_published_in_the_layout_that_they_were_written_for(iceberg, change, between):
-    """Changed before the look, and between look and commit."""
+    """It changes before the load, or between load and commit."""
     attempt = Attempt(iceberg)
 
     def changed():
@@ -392,7 +417,7 @@ def test_files_are_published_in_the_layout_that_they_were_written_for(iceberg, c
 
 
 def test_without_the_comparison_of_layouts_nobody_can_tell_what_became_of_the_run(iceberg, monkeypatch):
-    """The counter-test: files without partition values break the commit inside the library."""
+    """Counter-test: files without partition values make the commit fail inside the library."""
     monkeypatch.setattr(publishing, "MAX_LOOKS", 2)
     attempt = Attempt(iceberg)
     with iceberg.table.update_spec() as update:
@@ -404,7 +429,7 @@ def test_without_the_comparison_of_layouts_nobody_can_tell_what_became_of_the_ru
 
 
 def test_a_catalog_that_says_nothing_leaves_the_outcome_open(iceberg, monkeypatch):
-    """No success and no failure: a retry asks again."""
+    """Neither success nor failure: a retry asks again."""
     attempt = Attempt(iceberg)
 
     def away():
@@ -416,7 +441,7 @@ def test_a_catalog_that_says_nothing_leaves_the_outcome_open(iceberg, monkeypatc
 
 
 def test_a_branch_is_appended_to_and_main_is_left_alone(iceberg):
-    """Both are guarded by their own head; a branch that is not there is refused."""
+    """Each is guarded by its own head; a missing branch is refused."""
     with pytest.raises(UnknownTable, match="not a branch"):
         Attempt(iceberg, branch="audit")
     append(iceberg)
@@ -460,6 +485,6 @@ def test_partitions_are_written_apart(iceberg):
     ],
 )
 def test_a_catalog_that_cannot_be_opened_is_a_wrong_setting(properties, says):
-    """No catalog was asked, and another try would meet the same."""
+    """No catalog was contacted, and a retry would have the same result."""
     with pytest.raises(ConfigurationError, match=rf"iceberg:c/db\.t: .*{says}"):
         open_table(IcebergTable("db.t", catalog="c", properties=properties), "eos.x").load()

@@ -67,15 +67,15 @@ REPEATED = f"no route for password={PASSWORD}"
     ],
 )
 def test_a_message_holds_no_property(properties, text, shown):
-    """Whole, as a part of an address, or escaped in one or by Python; what is short is no secret.
+    """As a whole, inside an address, or escaped by an address or by Python; a short value is not a secret.
 
-    Nor the value that a library read and could not use, and no colours of a terminal.
+    Nor does it have a value that a library could not parse, or terminal colours.
     """
     assert redacted(text, properties) == shown
 
 
 def test_a_catalog_that_does_not_answer_is_named_without_its_properties():
-    """The library's error, which holds the request's address, is not behind ours either."""
+    """The library's error, which has the request's address, is not the cause of ours either."""
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         properties = {
@@ -94,7 +94,7 @@ def test_a_catalog_that_does_not_answer_is_named_without_its_properties():
 
 @contextmanager
 def _serving(handler):
-    """Serve on a port of this host; yields the address."""
+    """Serve on a port of this host; yield the address."""
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
@@ -106,7 +106,7 @@ def _serving(handler):
 
 
 class _CatalogOfOneAnswer(BaseHTTPRequestHandler):
-    """Gives out a token in an answer that lacks its type."""
+    """Returns a token in an answer that lacks its type."""
 
     def do_POST(self):
         answer = f'{{"access_token": "{PASSWORD}"}}'.encode()
@@ -129,7 +129,7 @@ class _CatalogOfOneAnswer(BaseHTTPRequestHandler):
     ids=["token", "header", "issued"],
 )
 def test_a_token_that_a_library_repeats_is_not_shown(properties, error):
-    """As Python writes a line's end; and one that the catalog gave out, in an answer that may pass."""
+    """With Python's escape of a newline; and a token that the catalog issued, in a valid answer."""
     with _serving(_CatalogOfOneAnswer) as uri:
         catalog = {"type": "rest", "uri": uri, "oauth2-server-uri": f"{uri}/tokens", **properties}
         with pytest.raises(error, match=r"eader|token_type") as caught:
@@ -154,7 +154,7 @@ class _StoreOfOneAnswer(BaseHTTPRequestHandler):
 
 
 def test_a_token_of_no_connection_that_a_store_repeats_is_not_shown(monkeypatch):
-    """Where driver and executors have credentials of their own, as in the environment."""
+    """If driver and executors have their own credentials, as in the environment."""
     with _serving(_StoreOfOneAnswer) as uri:
         for name, value in {
             "AWS_ENDPOINT_URL": uri,
@@ -171,7 +171,7 @@ def test_a_token_of_no_connection_that_a_store_repeats_is_not_shown(monkeypatch)
 
 
 def test_an_error_of_a_commit_is_told_without_the_properties(iceberg, monkeypatch, caplog):
-    """What the log says of each look, and what the run fails with."""
+    """Neither the log of each load nor the run's error has them."""
     iceberg.properties = {**iceberg.properties, "s3.session-token": "t0psecret"}
     attempt = Attempt(iceberg)
 
@@ -188,7 +188,7 @@ def test_an_error_of_a_commit_is_told_without_the_properties(iceberg, monkeypatc
 
 @pytest.mark.parametrize("kind", ["iceberg", "delta"])
 def test_an_error_of_the_look_at_earlier_rows_is_told_without_the_properties(kind, request, monkeypatch):
-    """Before anything is read, and in the commit; the table may be looked at again."""
+    """Before any input is read, and in the commit; the table may be loaded again."""
     lake = request.getfixturevalue(kind)
     properties = {**(lake.sink().properties or {}), "token": PASSWORD}
     sink = open_table(replace(lake.sink(), properties=properties), "eos.p")
@@ -223,7 +223,7 @@ def test_an_error_of_a_storage_is_told_without_the_properties(warehouse, monkeyp
 
 
 def test_an_error_of_an_object_store_is_told_without_its_options(delta, monkeypatch):
-    """In the task that writes a data file; what Spark shows of a failed task is the whole traceback."""
+    """In the task that writes a data file; Spark shows the whole traceback of a failed task."""
     options = {"aws_secret_access_key": PASSWORD}
     sink = DeltaSink(DeltaTable(str(delta.folder), properties=options), "p")
     writer = sink.writer(sink.load(), "label")
@@ -239,7 +239,7 @@ def test_an_error_of_an_object_store_is_told_without_its_options(delta, monkeypa
     assert PASSWORD not in "".join(traceback.format_exception(caught.value))
 
 
-# -- PostgreSQL: libpq and poolers repeat what they were given --
+# -- PostgreSQL: libpq and poolers quote their input --
 
 
 @contextmanager
@@ -254,7 +254,7 @@ def postgres_table(properties):
 
 
 def told(caught, caplog):
-    """All that a task's log has of an error."""
+    """Return everything that a task's log has about an error."""
     return "".join(traceback.format_exception(caught.value)) + caplog.text
 
 
@@ -268,7 +268,7 @@ def test_no_error_of_a_database_holds_the_password(caplog):
 
 
 def test_without_the_redaction_the_error_of_a_database_holds_the_password(monkeypatch):
-    """The counter-test: psycopg passes on what the pooler says."""
+    """Counter-test: psycopg passes the pooler's message on."""
     monkeypatch.setattr(base_sink, "redacted", lambda text, _: text)
     with talkative_pooler() as properties, pytest.raises(OutcomeUnknown, match=PASSWORD):
         PostgresSink(postgres_table(properties), "eos.p").load()
@@ -276,7 +276,7 @@ def test_without_the_redaction_the_error_of_a_database_holds_the_password(monkey
 
 @pytest.mark.process
 def test_what_a_statement_is_refused_with_does_not_hold_the_password(database, caplog):
-    """As a trigger that opens a connection of its own tells it."""
+    """A trigger that opens its own connection may quote it."""
     database.sql(
         f"CREATE FUNCTION {database.schema}.f() RETURNS trigger LANGUAGE plpgsql AS "
         f"'BEGIN RAISE EXCEPTION $${REPEATED}$$; END'; CREATE TRIGGER f BEFORE INSERT ON {database.table} "
@@ -295,7 +295,7 @@ def test_what_a_statement_is_refused_with_does_not_hold_the_password(database, c
     ids=["an address that cannot be read", "a password in another field"],
 )
 def test_what_libpq_cannot_read_is_not_repeated(properties, caplog):
-    """It shows the value that it stumbles over."""
+    """It quotes the value that it cannot parse."""
     with pytest.raises((ConfigurationError, OutcomeUnknown, TableRefused)) as caught:
         PostgresSink(postgres_table(properties), "eos.p").load()
     assert PASSWORD not in told(caught, caplog)
@@ -303,7 +303,7 @@ def test_what_libpq_cannot_read_is_not_repeated(properties, caplog):
 
 @pytest.mark.process
 def test_no_error_of_staging_and_publishing_holds_the_password(database, caplog, monkeypatch):
-    """The database is there for the look, and its pooler refuses what comes after."""
+    """The database answers the load, and its pooler refuses what follows."""
     caplog.set_level(logging.INFO)
     monkeypatch.setattr("airflow_eos.run.publishing.MAX_LOOKS", 2)
     attempt = test_postgres_publishing.Attempt(database)
@@ -316,7 +316,7 @@ def test_no_error_of_staging_and_publishing_holds_the_password(database, caplog,
             lambda: attempt.commit(attempt.version, a_bar(attempt)),
             attempt.publish,
         ):
-            with pytest.raises(EosError) as caught:
+            with pytest.raises(EosError, match="no route for password=<password>") as caught:
                 call()
             assert PASSWORD not in told(caught, caplog)
         attempt.sink.close()
@@ -330,7 +330,7 @@ def a_bar(attempt):
 
 
 def test_the_commands_do_not_show_the_password():
-    """Doctor and verify."""
+    """This holds for doctor and verify."""
     details = {"sink": "postgres:warehouse/public.t", "uuid": "u", "snapshot": 1, "files": 1, "rows": 1}
     with talkative_pooler() as properties:
         table = postgres_table(properties)

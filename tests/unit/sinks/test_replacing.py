@@ -1,4 +1,4 @@
-"""A reprocessing replaces exactly what the earlier run wrote, or is refused before anything is changed."""
+"""A reprocessing replaces exactly what the earlier run wrote, or is refused before any change."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def published(lake, key=OLD, **options):
 
 
 def again(lake, *earlier, key=NEW, token=20, **options):
-    """An attempt at a reprocessing that replaces what earlier commits wrote."""
+    """An attempt at a reprocessing that replaces the rows of earlier commits."""
     attempt = Attempt(lake, key, token, scope="again", lasting=False, **options)
     attempt.claim = replace(attempt.claim, replaces=earlier)
     return attempt
 
 
 def test_the_rows_of_the_earlier_run_are_replaced_in_one_commit(lake):
-    """Rows of others, of the same keys too, stay; readers see the old rows or the new ones."""
+    """Rows of other writers stay, also with the same keys; readers see the old rows or the new ones."""
     append(lake)
     earlier = published(lake)
     append(lake)
@@ -54,7 +54,7 @@ def test_the_rows_of_the_earlier_run_are_replaced_in_one_commit(lake):
 
 
 def test_a_replacement_is_made_once_whatever_comes_between(lake):
-    """Another attempt, a foreign writer, a lost answer: the files to take out are looked for anew."""
+    """Another attempt, a foreign writer, a lost answer: the files to remove are looked up again."""
     earlier = published(lake)
     first, second = again(lake, earlier), again(lake, earlier)
     first.before_commit = second.publish
@@ -71,7 +71,7 @@ def test_a_replacement_is_made_once_whatever_comes_between(lake):
 
 
 def test_a_reprocessing_without_rows_takes_the_earlier_ones_out(lake):
-    """The corrected function returns none."""
+    """The corrected function returns no rows."""
     earlier = published(lake)
     append(lake)
     attempt = again(lake, earlier)
@@ -90,7 +90,7 @@ def test_rows_are_found_when_their_snapshot_is_expired(iceberg):
 
 
 def test_files_of_another_partition_spec_are_replaced(iceberg):
-    """The new rows lie in the partitions of the table as it is now."""
+    """The new rows are in the partitions of the table's present spec."""
     earlier = published(iceberg)
     with iceberg.table.update_spec() as update:
         update.add_identity("name")
@@ -116,23 +116,23 @@ def test_a_branch_is_replaced_on_its_own(iceberg):
 
 
 def delete_a_row(lake):
-    """Copy on write: the file is written anew without the row."""
+    """Copy on write: the file is rewritten without the row."""
     lake.table.delete("id = 100")
 
 
 def update_a_row(delta):
-    """As a delete."""
+    """Like a delete."""
     delta.table.update(new_values={"name": "other"}, predicate="id = 100")
 
 
 def compact(lake):
-    """All rows are in one new file, as a compaction leaves them."""
+    """Write all rows into one new file, like a compaction."""
     append(lake)
     lake.compact()
 
 
 def drop_rows(lake):
-    """A delete of whole files."""
+    """Delete whole files."""
     lake.table.delete(f"name = '{OLD}'")
 
 
@@ -146,7 +146,7 @@ class DeleteManifest(ManifestWriterV2):
 
 
 def delete_on_read(iceberg):
-    """A delete by position, as Spark's merge-on-read makes it: the data file stays."""
+    """Delete by position, like Spark's merge-on-read: the data file stays."""
     table = iceberg.table
     (target, *_) = [file["file_path"] for file in table.inspect.files().to_pylist()]
     path = f"{table.location()}/data/deletes.parquet"
@@ -208,7 +208,7 @@ CHANGES = {
     ],
 )
 def test_what_was_rewritten_is_not_replaced(request, kind, change, between):
-    """Nothing is changed: the table has the rows that it had."""
+    """Nothing is changed: the table keeps its rows."""
     lake = request.getfixturevalue(kind)
     earlier = published(lake)
     attempt = again(lake, earlier)
@@ -224,7 +224,7 @@ def test_what_was_rewritten_is_not_replaced(request, kind, change, between):
 
 
 def test_files_partitioned_by_a_column_that_was_dropped_are_refused_before_anything_is_read(iceberg):
-    """No try could commit; files of other specs are replaced beside them."""
+    """No try could commit; files of other specs are replaced together with them."""
     with iceberg.table.update_spec() as update:
         update.add_identity("name")
     divided = published(iceberg)
@@ -253,7 +253,7 @@ def test_without_the_comparison_rows_that_were_rewritten_are_there_twice(lake, m
 
 
 def test_a_barred_replacement_takes_nothing_out(lake):
-    """The bar is an empty append; the zombie that it bars neither appends nor removes."""
+    """The bar is an empty append; the barred zombie neither appends nor removes."""
     earlier = published(lake)
     zombie, successor = again(lake, earlier), again(lake, earlier)
     zombie.before_commit = lambda: successor.publisher.settle(successor.claim)
@@ -263,7 +263,7 @@ def test_a_barred_replacement_takes_nothing_out(lake):
 
 
 def test_of_two_reprocessings_the_later_one_stays(lake):
-    """The zombie of the first wakes when the second has replaced what the earlier run wrote."""
+    """The zombie of the first wakes up after the second has replaced the earlier run's rows."""
     earlier = published(lake)
     zombie = again(lake, earlier)
     following = again(lake, earlier, key="run/p/1#1", token=40)
@@ -279,7 +279,7 @@ def test_of_two_reprocessings_the_later_one_stays(lake):
 
 
 def test_without_the_rule_of_bars_a_barred_replacement_removes_rows(lake, monkeypatch):
-    """The counter-test: nobody ever commits the reprocessing, and the rows are gone."""
+    """Counter-test: the reprocessing is never committed, and the rows are gone."""
     earlier = published(lake)
     attempt = again(lake, earlier)
     monkeypatch.setattr(publishing, "rows_taken_out", lambda claim, _: claim.replaces)

@@ -1,4 +1,4 @@
-"""What the doctor says of a table, and what a comparison of its rows with the ledger finds."""
+"""The doctor's checks of a table, and the comparison of its rows with the ledger."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RUN = "run/p/1"
 
 
 def checks_of(properties, name="db.t", **digests):
-    """The doctor's checks of a table by what they are of; no property's value is in any."""
+    """Return the doctor's checks of a table by their subjects; none has a property's value."""
     table = IcebergTable(name, catalog="c", properties=properties)
     checks = list(table_checks(table, lambda: digests))
     shown = " ".join(f"{check.found} {check.advice}" for check in checks)
@@ -33,7 +33,7 @@ def checks_of(properties, name="db.t", **digests):
 
 
 def test_a_table_that_runs_can_write_has_no_finding(iceberg, warehouse):
-    """The doctor commits nothing, and leaves nothing in the storage."""
+    """The doctor commits nothing, and leaves no file in the storage."""
     Attempt(iceberg).publish()
     before = iceberg.table.metadata_location
     checks = checks_of(warehouse)
@@ -45,7 +45,7 @@ def test_a_table_that_runs_can_write_has_no_finding(iceberg, warehouse):
 
 @pytest.mark.parametrize("look", ["doctor", "verify", "dismiss", "run"])
 def test_no_look_at_a_table_leaves_a_connection_to_its_catalog(iceberg, warehouse, catalogs, look):
-    """One to the database of each catalog would stay with the process of a page, a trigger or a worker."""
+    """Otherwise the process of a page, a trigger or a worker would keep a connection per catalog."""
     receipt = Attempt(iceberg).publish()
     table = IcebergTable("db.t", catalog="c", properties=warehouse)
     details = {"sink": str(table), "uuid": str(iceberg.table.metadata.table_uuid), **receipt.to_dict()}
@@ -66,7 +66,7 @@ def test_no_look_at_a_table_leaves_a_connection_to_its_catalog(iceberg, warehous
 
 
 def test_a_table_that_is_not_there_is_named(warehouse):
-    """Nothing else is checked then."""
+    """Nothing else is checked in that case."""
     (check,) = checks_of(warehouse, "db.u").values()
     assert check.status == "fail"
     assert "create the table 'db.u'" in check.found
@@ -90,7 +90,7 @@ def test_what_keeps_runs_from_writing_is_found(iceberg, warehouse, properties, f
 
 
 def test_a_storage_that_keeps_files_is_no_obstacle(lake, monkeypatch):
-    """As a bucket whose policy lets nobody delete: runs only add files."""
+    """Like a bucket whose policy forbids deletes: runs only add files."""
 
     def refused(*_):
         raise PermissionError("no s3:DeleteObject")
@@ -144,7 +144,7 @@ def finding_of(iceberg, receipt, **changes):
 
 
 def test_rows_of_a_run_are_counted_in_the_files_of_its_snapshot(iceberg):
-    """Whatever others have done with the table since, and also if it can no longer be written."""
+    """Whatever other writers have done since, and also if the table can no longer be written."""
     receipt = Attempt(iceberg).publish()
     append(iceberg)
     iceberg.table.delete("name == 'run/p/1'")
@@ -164,7 +164,7 @@ def test_an_expired_snapshot_is_no_mismatch(iceberg):
 
 
 def test_what_is_not_there_as_it_was_written_is_a_mismatch(iceberg):
-    """Another count, a file that is gone, a table that was made again."""
+    """Another count, a missing file, a recreated table."""
     receipt = Attempt(iceberg).publish()
     assert finding_of(iceberg, receipt, rows=3).detail == "its data files hold 2 rows"
     assert finding_of(iceberg, receipt, files=2).outcome == "mismatch"
@@ -177,7 +177,7 @@ def test_what_is_not_there_as_it_was_written_is_a_mismatch(iceberg):
 
 
 def test_a_run_behind_which_the_table_was_set_back_is_a_mismatch(iceberg):
-    """Also behind an expiry and other commits; not a run that is older than what expiry has left."""
+    """Also after an expiry and other commits; runs older than the remaining snapshots do not count."""
     receipts = [Attempt(iceberg, f"run/p/{number}", 10 + number).publish() for number in range(4)]
     iceberg.table.manage_snapshots().create_tag(receipts[0].snapshot, "kept").commit()
     iceberg.table.manage_snapshots().set_current_snapshot(receipts[2].snapshot).commit()
@@ -217,7 +217,7 @@ def test_a_run_stays_undone_when_the_snapshot_before_it_expires(iceberg):
 
 @pytest.mark.parametrize("by", ["java", "pyiceberg"])
 def test_a_tagged_run_that_was_compacted_is_not_undone(iceberg, by):
-    """Whoever expires what came between: its rows would be written again."""
+    """Whoever expires the snapshots in between: otherwise its rows would be written again."""
     tagged, *between = (Attempt(iceberg, f"run/p/{number}", 10 + number).publish() for number in range(2))
     iceberg.table.manage_snapshots().create_tag(tagged.snapshot, "kept").commit()
     iceberg.compact()
@@ -231,7 +231,7 @@ def test_a_tagged_run_that_was_compacted_is_not_undone(iceberg, by):
 
 
 def test_a_table_that_cannot_be_read_is_not_compared(iceberg):
-    """No statement about the rows is made."""
+    """The result says nothing about the rows."""
     receipt = Attempt(iceberg).publish()
     finding = finding_of(iceberg, receipt, sink="iceberg:c/db.gone")
     assert finding.outcome == "table"
@@ -240,14 +240,14 @@ def test_a_table_that_cannot_be_read_is_not_compared(iceberg):
 
 @pytest.mark.parametrize("branch", [None, "audit"])
 def test_a_record_names_a_table_that_can_be_opened(branch):
-    """By the text that stands in records and INTENTs."""
+    """By the name in records and INTENTs."""
     table = IcebergTable("db.nested.t", catalog="lake", branch=branch)
     assert IcebergTable.named(str(table)) == table
     assert IcebergTable.named("postgres:lake/db.t") is None
 
 
 def test_a_catalog_in_a_database_is_opened_by_its_own_name(warehouse):
-    """Its tables belong to the name: one that another tool made has it, whatever the connection is called."""
+    """Its tables belong to that name, which another tool may have chosen, whatever the connection's name."""
     sink = IcebergTable("db.t", catalog="iceberg_default", properties=warehouse)
     (check,) = table_checks(sink, dict)
     assert "under its name, which is 'iceberg_default' here: see 'catalog_name'" in check.found

@@ -1,4 +1,4 @@
-"""A task that writes a table holds the rows of one file, whatever it reads."""
+"""A task that writes a table buffers the rows of one file, however much it reads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROWS = 4_000
 
 
 def most_held(iceberg, file_size: int, batches: int) -> int:
-    """Return the most bytes of Arrow's memory while a task writes so many megabytes."""
+    """Return the peak of Arrow's memory in bytes while a task writes this many megabytes."""
     with iceberg.table.transaction() as transaction:
         transaction.set_properties({"write.target-file-size-bytes": str(file_size)})
     sink = IcebergSink(IcebergTable("db.t", catalog="c", properties=iceberg.properties), "eos.p")

@@ -34,7 +34,7 @@ def records(count, size):
 
 
 def test_records_are_large_if_a_batch_of_them_would_be():
-    """However they are spread over what a read task yields."""
+    """However they are distributed over a read task's batches."""
     bound = SmallRecords(1_000_000)
     for _ in range(100):
         bound.add(records(ROWS_OF_SMALL_RECORDS, 400))  # 0.8 MB, and 4 bytes more for each
@@ -45,6 +45,6 @@ def test_records_are_large_if_a_batch_of_them_would_be():
 
 
 def test_nothing_is_compared_without_a_bound():
-    """Spark counts the bytes."""
+    """Spark itself counts the bytes."""
     bound = SmallRecords(None)
     bound.add(records(1, 10_000_000))

@@ -1,4 +1,4 @@
-"""Errors of a Spark Connect server, as PySpark's own client meets them: a gRPC server answers it."""
+"""Errors of a Spark Connect server, as PySpark's own client sees them: a gRPC server returns them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pyspark.sql.connect.proto import base_pb2, base_pb2_grpc
 from airflow_eos.spark.connect_client import distinct_errors
 
 ENOUGH = 3
-"""Executions after which the server ends the loop of a client that would go on for ever."""
+"""Executions after which the server stops a client that would otherwise loop for ever."""
 
 
 class Server(base_pb2_grpc.SparkConnectServiceServicer):
@@ -100,7 +100,7 @@ QUOTED = [
 @pytest.mark.parametrize("message", QUOTED, ids=["session", "operation", "both"])
 @pytest.mark.parametrize("responses", [0, 2], ids=["at once", "after responses"])
 def test_an_error_that_quotes_another_is_itself(execute, message, responses):
-    """The plan is executed once, and its error is the server's, with its code and its words."""
+    """The plan is executed once, and the error is the server's, with its code and message."""
     server = Server(message, responses=responses)
     error = execute(server)
     assert isinstance(error, grpc.RpcError)
@@ -111,21 +111,21 @@ def test_an_error_that_quotes_another_is_itself(execute, message, responses):
 
 @pytest.mark.parametrize("message", QUOTED[:2], ids=["session", "operation"])
 def test_the_client_alone_executes_the_plan_again(execute, message):
-    """The same server without this package: it ends the loop itself."""
+    """The same server without this package: it has to stop the loop itself."""
     server = Server(message)
     assert execute(server, distinct=False) is None
     assert server.executions == ENOUGH
 
 
 def test_an_operation_that_the_server_has_lost_is_executed_again(execute):
-    """The request never reached it: PySpark's client does what it always does."""
+    """The request never reached the server: PySpark's client behaves as always."""
     server = Server("[INVALID_HANDLE.OPERATION_NOT_FOUND] The handle is invalid. SQLSTATE: HY000")
     assert execute(server) is None
     assert server.executions == ENOUGH
 
 
 def test_other_errors_pass_unchanged(execute):
-    """Nothing is put around them."""
+    """They are not wrapped."""
     server = Server("[DIVIDE_BY_ZERO] Division by zero.")
     error = execute(server)
     assert (server.executions, rpc_status.from_call(error).message) == (1, server.message)

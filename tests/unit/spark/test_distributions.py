@@ -1,4 +1,4 @@
-"""PySpark and its client share a folder: an error names what does not fit, and the command that mends it."""
+"""PySpark and its client share a folder: an error names what does not match, and the command to fix it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def site(folder, *, module="", **versions):
 
 @pytest.mark.parametrize("client", ["4.0.4", "4.2.0", "4.10.0", "5.1.0"])
 def test_two_minor_versions_in_one_folder_are_refused_with_the_command_that_mends_it(tmp_path, client):
-    """As ``pip install 'airflow-eos'`` over an older PySpark leaves it; ``pip check`` finds nothing."""
+    """``pip install 'airflow-eos'`` over an older PySpark does this; ``pip check`` reports nothing."""
     path = [site(tmp_path, pyspark="4.1.4", pyspark_client=client)]
     with pytest.raises(EnvironmentMismatch) as caught:
         check_distributions(path)
@@ -58,7 +58,7 @@ def test_two_minor_versions_in_one_folder_are_refused_with_the_command_that_mend
     ],
 )
 def test_patch_versions_may_differ_and_each_may_be_alone(tmp_path, versions, shown):
-    """Spark publishes the client later: its newest patch version is often behind."""
+    """Spark publishes the client later, so its newest patch version is often older."""
     assert str(check_distributions([site(tmp_path, **versions)])) == shown
 
 
@@ -71,7 +71,7 @@ def test_patch_versions_may_differ_and_each_may_be_alone(tmp_path, versions, sho
     ],
 )
 def test_a_line_without_a_client_is_repaired_without_one(client, command):
-    """No client of Spark 4.3 could be installed; what pip removes with another one is in PySpark itself."""
+    """No client of Spark 4.3 can be installed; files that pip removes with another one are PySpark's own."""
     command += "pip install --force-reinstall --no-deps 'pyspark==4.3.0'"
     assert SparkDistributions("4.3.0", client).repair == command
 
@@ -90,7 +90,7 @@ def test_a_spark_that_is_not_supported_is_replaced_by_the_newest_line(version):
 
 
 def test_a_spark_that_comes_first_on_the_path_hides_what_is_installed(tmp_path):
-    """``SPARK_HOME/python`` is whole by itself: nothing of the installed ones is loaded."""
+    """``SPARK_HOME/python`` is complete: no installed PySpark is loaded."""
     mixed = site(tmp_path / "site-packages", pyspark="4.1.4", pyspark_client="4.2.0")
     shipped = site(tmp_path / "spark-home")
     assert not installed_distributions([mixed]).agree
@@ -111,7 +111,7 @@ ENTRIES = {
         "write_archive(Path('archives'), Path('java'))"
     ),
 }
-"""What a task or a command does first with PySpark."""
+"""The first thing that a task or a command does with PySpark."""
 
 
 @pytest.mark.process
@@ -127,7 +127,7 @@ ENTRIES = {
 def test_whatever_needs_pyspark_first_names_the_command_instead_of_an_import_error(
     tmp_path, versions, module, shown, entry
 ):
-    """The failed import of a name of PySpark says nothing of its cause."""
+    """A failed import from PySpark does not tell its cause."""
     path = os.pathsep.join([site(tmp_path / "packages", module=module, **versions), str(ROOT)])
     (tmp_path / "process.py").write_text("from pyspark.sql.functions import col\n")
     done = subprocess.run(
@@ -147,7 +147,7 @@ def test_whatever_needs_pyspark_first_names_the_command_instead_of_an_import_err
 
 @pytest.mark.parametrize(("client", "problems"), [("4.2.0", 1), ("4.1.3", 0)])
 def test_the_doctor_compares_them_too(monkeypatch, client, problems):
-    """Without a session: the doctor's own Python is asked."""
+    """Without a session: it checks the doctor's own Python."""
     monkeypatch.setattr(executors, "installed_distributions", lambda: SparkDistributions("4.1.4", client))
     checks = executors.distribution_problems()
     rows = [(check.status, check.advice.partition(" --")[0]) for check in checks]
@@ -155,7 +155,7 @@ def test_the_doctor_compares_them_too(monkeypatch, client, problems):
 
 
 def test_the_preflight_compares_them_for_a_session_that_somebody_else_started(monkeypatch):
-    """``read_process_write`` is given one; nothing of the run has begun."""
+    """``read_process_write`` gets such a session; the run has not begun."""
     monkeypatch.setattr(
         distributions, "installed_distributions", lambda _: SparkDistributions("4.1.4", "4.2.0")
     )
@@ -164,7 +164,7 @@ def test_the_preflight_compares_them_for_a_session_that_somebody_else_started(mo
 
 
 def test_this_environment_fits_together():
-    """What the tests themselves run on, found where it is imported from."""
+    """The PySpark that the tests use, wherever it is imported from."""
     installed = check_distributions()
     assert installed.pyspark is not None
     alone = map(minor_version, LINES_WITHOUT_CLIENT)

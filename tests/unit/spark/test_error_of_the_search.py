@@ -1,4 +1,4 @@
-"""A failure names the records that raise it, and no others: tried on parts by a stub of Spark's seal."""
+"""A failure names only the records that cause it: a stub of Spark's seal processes parts of the input."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Sealing:
 
 
 def raised(failures_of):
-    """Return what the data plane says of a seal that fails."""
+    """Return the error of the data plane for a failing seal."""
     plane = SparkDataPlane(None, SPEC, lambda df: df)
     sealing = Sealing(failures_of(lambda error: TaskError(plane._mark.text(error))))
     with pytest.raises(EosError) as caught, plane._process_errors(sealing):
@@ -49,7 +49,7 @@ def raised(failures_of):
 
 
 def test_the_message_is_of_the_record_that_is_named():
-    """Two records of one kind of failure."""
+    """Two records cause the same kind of failure."""
     refused = raised(lambda marked: {1: marked(RecordRefused("not UTF-8")), 2: marked(RecordRefused("NUL"))})
     assert type(refused) is RecordRefused
     assert re.search("not UTF-8.* at t-0, offset 1 ", str(refused))
@@ -67,7 +67,7 @@ def test_a_failure_that_a_task_names_is_another_than_one_of_the_function():
 
 
 def test_a_failure_without_records_is_the_first_one(monkeypatch):
-    """It names no record, and says what the seal said."""
+    """It names no record, and has the message of the seal."""
     plane = SparkDataPlane(None, SPEC, lambda df: df)
     sealing = Sealing({})
     monkeypatch.setattr(sealing, "try_on", lambda *_, **__: (_ for _ in ()).throw(ValueError("again")))
@@ -77,7 +77,7 @@ def test_a_failure_without_records_is_the_first_one(monkeypatch):
 
 
 def test_a_jvm_that_ended_behind_its_error_is_said_to_have_ended():
-    """The error asks the JVM for its text: that nobody listens there is not the cause."""
+    """The error asks the JVM for its text: the refused connection is not the cause."""
 
     def refused(_):
         raise ConnectionRefusedError
@@ -90,7 +90,7 @@ def test_a_jvm_that_ended_behind_its_error_is_said_to_have_ended():
 
 
 def test_a_function_that_stops_its_session_is_told_so():
-    """What the stopped session says names no cause."""
+    """The stopped session's message has no cause."""
     session = SimpleNamespace(sparkContext=SimpleNamespace(_jsc=None))
     plane = SparkDataPlane(session, SPEC, lambda df: df)
     with pytest.raises(ProcessFailed, match=r"stopped .* take stop\(\)"), plane._process_errors():

@@ -1,4 +1,4 @@
-"""The search for the records on which a process raises names what was seen to raise, and nothing else."""
+"""The search for the records that make a process raise reports only what was seen to raise."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def holds(ranges: Sequence[OffsetRange], partition: int, offset: int) -> bool:
 
 @pytest.mark.parametrize(("partition", "offset"), [(0, 10), (0, 19), (2, 0), (2, 517), (2, 999)])
 def test_one_record_is_found_wherever_it_is(partition: int, offset: int) -> None:
-    """In about as many tries as the number of offsets has binary digits, twice."""
+    """With about twice as many tries as the number of offsets has binary digits."""
     tries = []
 
     def raises(ranges: Sequence[OffsetRange]) -> bool:
@@ -39,7 +39,7 @@ def test_one_record_is_found_wherever_it_is(partition: int, offset: int) -> None
 
 
 def test_what_raises_together_only_is_not_narrowed_further() -> None:
-    """The smallest part that was seen to raise, which may have several ranges."""
+    """The result is the smallest part that raised, which may have several ranges."""
     found = failing_part(READ, lambda part: holds(part, 2, 3) and holds(part, 2, 200), 60).ranges
     assert found
     assert all(holds(found, 2, offset) for offset in (3, 200))
@@ -47,19 +47,19 @@ def test_what_raises_together_only_is_not_narrowed_further() -> None:
 
 
 def test_what_raises_without_a_record_has_none() -> None:
-    """A wrong column name would otherwise be the fault of the first record."""
+    """Otherwise a wrong column name would be blamed on the first record."""
     assert failing_part(READ, lambda part: True, 60) == FailingPart([])
     assert failing_part([OffsetRange("a", 0, 3, 3)], lambda part: True, 60) == FailingPart([])
 
 
 def test_only_record_of_all_needs_one_try() -> None:
-    """That the whole raises is known."""
+    """The whole is already known to raise."""
     only = [OffsetRange("a", 0, 7, 8)]
     assert failing_part(only, bool, 60) == FailingPart(only)
 
 
 def test_search_ends_in_time_with_what_it_has() -> None:
-    """A try that takes long is the last one."""
+    """A slow try is the last one."""
     seconds = iter(range(0, 1000, 5))
     found = failing_part(READ, lambda part: holds(part, 2, 517), 45, clock=lambda: next(seconds))
     assert 1 < sum(one.span for one in found.ranges) < 1010
@@ -69,7 +69,7 @@ def test_search_ends_in_time_with_what_it_has() -> None:
 
 @pytest.mark.parametrize("tries", [1, 2, 3, 7])
 def test_what_a_cut_search_has_seen_does_not_read_like_a_finding(tries: int) -> None:
-    """Also where the try that was cut short, and says nothing, was the last half."""
+    """Also if the try that was interrupted, and proves nothing, was the last half."""
     clock = iter([0, *[1] * (tries if tries > 1 else 0), *[60] * 100])
     done: list[int] = []
 
@@ -86,7 +86,7 @@ def test_what_a_cut_search_has_seen_does_not_read_like_a_finding(tries: int) -> 
 
 
 def test_halves_are_the_whole_in_order() -> None:
-    """About as many offsets in each; nothing is in both."""
+    """Each has about as many offsets; none is in both."""
     first, second = halves(READ)
     assert [first, second] == [
         [OffsetRange("a", 0, 10, 20), OffsetRange("a", 2, 0, 495)],
@@ -95,7 +95,7 @@ def test_halves_are_the_whole_in_order() -> None:
 
 
 def test_places_are_named_for_people() -> None:
-    """One record with the way past it; several with their ranges; many are not listed."""
+    """One record, with the way to skip it; several, with their ranges; long lists are cut."""
     where, way = named(FailingPart([OffsetRange("a", 0, 7, 8)]))
     assert where == " at a-0, offset 7"
     assert 'skip_offsets=[["a", 0, 7, 8]]' in way
@@ -115,7 +115,7 @@ def why(part: Sequence[OffsetRange]) -> str | None:
 
 
 def test_all_records_are_found_wherever_they_are() -> None:
-    """Each in about as many tries as the number of offsets has binary digits, and a few."""
+    """Each with about as many tries as the number of offsets has binary digits, and a few more."""
     tries = []
 
     def counted(part: Sequence[OffsetRange]) -> str | None:
@@ -135,21 +135,21 @@ def test_the_search_ends_with_one_record_more_than_allowed() -> None:
 
 
 def test_a_record_is_named_only_where_it_raises_alone() -> None:
-    """Two records that raise together are none, and so is a process that raises without any."""
+    """Two records that raise only together are not named, nor is one if a process raises without any."""
     found = failing_records(
         READ, lambda part: "why" if holds(part, 0, 12) and holds(part, 2, 3) else None, 9, 60
     )
     assert found == FailingRecords([], is_not_one_record=True)
     assert failing_records(READ, lambda _: "why", 9, 60) == FailingRecords([], is_not_one_record=True)
     assert failing_records(READ, lambda _: None, 9, 60).is_not_one_record
-    answers = iter([None, "why"])  # of a failure that comes and goes
+    answers = iter([None, "why"])  # an intermittent failure
     nothing_left = [OffsetRange("a", 0, 10, 10)]
     assert failing_records(nothing_left, lambda _: next(answers), 9, 60).is_not_one_record
 
 
 @pytest.mark.parametrize("cancelled", [False, True])
 def test_a_search_for_all_records_ends_in_time(cancelled: bool) -> None:
-    """What a try says that ended later, or was cancelled, does not count."""
+    """A try that ends too late, or was cancelled, does not count."""
     seconds = iter(range(0, 1000, 5))
 
     def slow(part: Sequence[OffsetRange]) -> str | None:
@@ -164,7 +164,7 @@ def test_a_search_for_all_records_ends_in_time(cancelled: bool) -> None:
 
 
 def test_another_failure_in_a_try_is_the_runs() -> None:
-    """Lost executors say nothing about a record."""
+    """A lost executor proves nothing about a record."""
 
     def lost(_: Sequence[OffsetRange]) -> str | None:
         raise RunFailed("an executor was lost")

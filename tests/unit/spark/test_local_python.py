@@ -1,4 +1,4 @@
-"""Whether the tasks of a local session find the driver's modules is asked of an interpreter, not assumed."""
+"""An interpreter is asked whether a local session's tasks find the driver's modules: it is not assumed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PATH = os.environ.get("PYTHONPATH", "")
 
 @pytest.fixture(autouse=True)
 def _elsewhere(tmp_path, monkeypatch):
-    """Not in the sources' folder, where any Python finds them; and nothing is known yet."""
+    """Leave the sources' folder, where any Python finds them; forget earlier answers."""
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     monkeypatch.setattr(local_python, "_asked", {})
@@ -34,25 +34,25 @@ def _elsewhere(tmp_path, monkeypatch):
     ],
 )
 def test_one_process_or_several(master, found):
-    """The executors of a local cluster are processes of their own."""
+    """The executors of a local cluster are separate processes."""
     assert is_local(master) is found
 
 
 def test_the_same_interpreter_finds_the_same():
-    """Here, and in a task."""
+    """Both in the driver and in a task."""
     assert ask(sys.executable, PATH).result()
 
 
 @pytest.mark.parametrize("name", ["airflow_eos", "kafka", "numpy"])
 def test_another_version_on_its_path_is_found_out(tmp_path, name):
-    """One that a task would import, and the driver has not."""
+    """A task would import that version, the driver another."""
     (tmp_path / "other" / name).mkdir(parents=True)
     (tmp_path / "other" / name / "__init__.py").touch()
     assert not ask(sys.executable, f"{tmp_path / 'other'}{os.pathsep}{PATH}").result()
 
 
 def test_a_module_that_a_task_would_not_find_is_found_out(monkeypatch, tmp_path):
-    """The driver has it from a folder that only its own path has."""
+    """It is in a folder that only the driver's own path has."""
     (tmp_path / "mine" / "lz4").mkdir(parents=True)
     (tmp_path / "mine" / "lz4" / "__init__.py").touch()
     monkeypatch.syspath_prepend(str(tmp_path / "mine"))
@@ -62,12 +62,12 @@ def test_a_module_that_a_task_would_not_find_is_found_out(monkeypatch, tmp_path)
 
 @pytest.mark.parametrize("python", ["/bin/sh", "no-such-python"])
 def test_what_does_not_answer_is_another_one(python):
-    """The job says what is wrong with it."""
+    """The job's error then tells what is wrong with it."""
     assert not ask(python, PATH).result()
 
 
 def test_it_is_asked_once(monkeypatch):
-    """Session and preflight ask the same."""
+    """Session and preflight share the answer."""
     first = ask(sys.executable, PATH)
     assert ask(sys.executable, PATH) is first
     assert ask(sys.executable, PATH + os.pathsep) is not first
@@ -94,13 +94,13 @@ def session(master="local[2]", *, includes=(), added=False, environment=None, in
     ],
 )
 def test_files_of_the_session_come_first_in_its_tasks(monkeypatch, found, answer):
-    """And what is on a cluster, this machine's Python does not know."""
+    """A cluster's files are unknown to this machine's Python."""
     monkeypatch.setattr(local_python, "ask", lambda *_: mock.Mock(result=lambda: True))
     assert has_drivers_modules(found) is answer
 
 
 def test_both_paths_of_a_worker_are_asked_for(monkeypatch):
-    """That of the session's settings, and the JVM's."""
+    """That of the session's settings, and that of the JVM."""
     asked = mock.Mock()
     monkeypatch.setattr(local_python, "ask", asked)
     has_drivers_modules(session(environment={"PYTHONPATH": "a"}, inherited="b"))

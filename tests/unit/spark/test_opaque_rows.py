@@ -1,4 +1,4 @@
-"""Sealed rows as bytes: nothing is lost on the way, and their order as bytes is that of the log."""
+"""Sealed rows as bytes: nothing is lost, and the order of the bytes is that of the log."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def sealed(rows, task=7, attempt=2**40 + 1):
 
 @given(ROWS)
 def test_every_row_comes_back_as_it_was(rows):
-    """Trailers, empty batches and batches that hold zero bytes too; only the owner travels beside it."""
+    """Also trailers, empty batches and batches with zero bytes; only the owner is in a separate column."""
     given_rows = sealed(rows)
     elements = list(packed([given_rows]))
     assert [owner for owner, _ in elements] == given_rows.column("owner").to_pylist()
@@ -56,7 +56,7 @@ def test_a_head_says_what_the_row_says(rows):
 
 @given(st.lists(st.tuples(st.text("ab.", min_size=1, max_size=4), NUMBERS, NUMBERS, NUMBERS), max_size=20))
 def test_elements_sort_as_batches_stand_in_the_log(places):
-    """By topic, partition, seal task and number, whatever the topics are called."""
+    """By topic, partition, seal task and number, whatever the topics' names."""
     elements = []
     for topic, partition, task, seq in places:
         row = (0, topic, partition, seq, 1, b"")
@@ -67,7 +67,7 @@ def test_elements_sort_as_batches_stand_in_the_log(places):
 
 @given(ROWS)
 def test_rows_hold_no_element_once_they_are_gone(rows):
-    """A Python worker serves many runs: what it has sent, it lets go."""
+    """A Python worker serves many runs: it must free what it has sent."""
     elements = [element for _, element in packed([sealed(rows)])]
     before = [sys.getrefcount(element) for element in elements]
     for _ in unpacked(iter(elements), rows=3):

@@ -1,4 +1,4 @@
-"""Records that a DataFrame process raises on are left out of what it reads, each once and no other."""
+"""Records that make a DataFrame process raise are removed from its input, each once and no others."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def at(*offsets: int, partition: int = 0) -> tuple[FailingRecord, ...]:
 
 
 def test_what_is_left_is_everything_else_in_order() -> None:
-    """At either end, beside each other, and in ranges of the same partition."""
+    """At either end, next to each other, and in several ranges of one partition."""
     ranges = [OffsetRange("a", 0, 0, 5), OffsetRange("a", 0, 7, 9), OffsetRange("a", 1, 3, 3)]
     assert SetAside().without(ranges) == ranges[:2]
     left = SetAside(at(0, 2, 3, 8) + at(7, partition=1)).without(ranges)
@@ -28,7 +28,7 @@ def test_what_is_left_is_everything_else_in_order() -> None:
 
 
 def test_searches_add_up() -> None:
-    """In records and in time; the first record is the one that messages name."""
+    """Both records and time; messages name the first record."""
     one = SetAside().and_more(FailingRecords(at(7)), 20, RULE, "why")
     two = one.and_more(FailingRecords(at(3)), 30, RULE, "why")
     assert (two.records, two.seconds, str(two.records[0])) == (at(3, 7), 50, "a-0, offset 3: error 3")
@@ -47,7 +47,7 @@ def test_searches_add_up() -> None:
     ],
 )
 def test_what_cannot_be_dead_letters_fails_the_run(search: FailingRecords, said: str) -> None:
-    """With the reason, and the error that came first."""
+    """With the reason, and the first error."""
     with pytest.raises(ProcessFailed, match=said):
         SetAside(at(7), 20).and_more(search, 5, RULE, "ValueError: x")
 
@@ -68,5 +68,5 @@ def test_what_cannot_be_dead_letters_fails_the_run(search: FailingRecords, said:
     ],
 )
 def test_the_class_decides_whether_it_may_be_a_records_fault(raised: tuple[str, ...], may_be: bool) -> None:
-    """As it does where an Arrow function raises."""
+    """As if an Arrow function raises it."""
     assert may_be_records(raised) is may_be

@@ -1,4 +1,4 @@
-"""Decoded batches become Spark's columns without a value becoming another."""
+"""Decoded batches become Spark's columns without changing a value."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from airflow_eos.spark import source
 from airflow_eos.spark.source import arrow_batches
 from tests.support.record_batches import Record, raw, write
 
-LAST = (2**63 - 1) // 1000  # ms that microseconds can hold
+LAST = (2**63 - 1) // 1000  # ms that fit into microseconds
 
 
 def columns(*timestamps):
@@ -23,7 +23,7 @@ def columns(*timestamps):
 
 
 def test_milliseconds_become_microseconds():
-    """Times before 1970 and none (-1) too."""
+    """Also times before 1970, and none (-1)."""
     moments = columns(0, 1_700_000_000_123, -1, -86_400_000).column("timestamp").to_pylist()
     epoch = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
     assert [(moment - epoch) / dt.timedelta(milliseconds=1) for moment in moments] == [
@@ -36,7 +36,7 @@ def test_milliseconds_become_microseconds():
 
 @pytest.mark.parametrize("wrong", [LAST + 1, -LAST - 1, 2**62])
 def test_a_time_that_microseconds_cannot_hold_is_refused(wrong):
-    """2**62 ms would come out as 1970, without a word."""
+    """2**62 ms would silently become 1970."""
     assert columns(LAST, -LAST).column("timestamp").cast("int64").to_pylist() == [LAST * 1000, -LAST * 1000]
     with pytest.raises(CorruptBatch) as raised:
         columns(0, wrong, 0, wrong, wrong, 0)
@@ -47,7 +47,7 @@ def test_a_time_that_microseconds_cannot_hold_is_refused(wrong):
 
 
 def test_headers_count_where_batches_are_glued():
-    """Thousands of records with nothing but headers are not gigabytes in one batch of Spark's."""
+    """Thousands of records with large headers must not become one batch of gigabytes."""
     headers = (("k" * 1000, b"v" * 1000),) * 500
     decoded = decode_batch(raw(write([Record(0, 0, None, None, headers)])))
     sizes = [batch.nbytes for batch in arrow_batches([decoded] * 40, "topic", 3)]
@@ -56,7 +56,7 @@ def test_headers_count_where_batches_are_glued():
 
 
 def test_a_decoded_batch_that_is_much_larger_is_cut(monkeypatch):
-    """Decoded batches are grouped by their bytes in the log: compressed ones are many times larger here."""
+    """Batches are grouped by their bytes in the log; compressed ones are many times larger when decoded."""
     monkeypatch.setattr(source, "_BYTES", 20_000)
     monkeypatch.setattr(source, "_ROWS", 100)
     sizes = [100] * 300 + [50_000] + [10_000] * 8 + [0] * 300

@@ -1,17 +1,18 @@
-"""The sink contract for Arrow results: what is taken, what is converted, what is refused."""
+"""The sink contract for Arrow results: what is accepted, converted or refused."""
 
 from __future__ import annotations
 
 import datetime as dt
 import functools
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
 
 from airflow_eos import arrow_process
-from airflow_eos.exceptions import ConfigurationError, ProcessFailed
-from airflow_eos.model.arrow_result import without_dictionary
+from airflow_eos.exceptions import ConfigurationError, ProcessFailed, RecordRefused
+from airflow_eos.model.arrow_result import own_values
 from airflow_eos.spark import arrow_contract
 from airflow_eos.spark.arrow_contract import sink_rows
 from airflow_eos.spark.process import is_arrow_process
@@ -35,7 +36,7 @@ def test_text_and_bytes_of_any_arrow_type_become_binary(kind):
 
 
 def test_dictionaries_are_decoded():
-    """Categories of pandas and polars."""
+    """They represent categories of pandas and polars."""
     topic = pa.array(["dead", "src", "dead"]).dictionary_encode()
     found = rows({"value": ["1", "2", "3"], "topic": topic})
     assert found.column("topic").to_pylist() == ["dead", "out", "dead"]
@@ -43,7 +44,7 @@ def test_dictionaries_are_decoded():
 
 @pytest.mark.parametrize("kind", [pa.large_string(), pa.string_view(), pa.binary_view(), pa.binary(1)])
 def test_values_beyond_32_bit_offsets_stay_large(kind, monkeypatch):
-    """A few bytes of views, or of a dictionary, may stand for gigabytes."""
+    """A few bytes of views, or of a dictionary, may represent gigabytes."""
     monkeypatch.setattr(arrow_contract, "SMALL", 2)
     value = pa.array([b"a", b"b", b"c"]).cast(kind)
     for column in (value, pa.DictionaryArray.from_arrays(pa.array([0, 1, 2]), value)):
@@ -53,36 +54,44 @@ def test_values_beyond_32_bit_offsets_stay_large(kind, monkeypatch):
 
 @pytest.mark.parametrize("kind", [pa.string_view(), pa.binary_view()])
 def test_views_are_cast_by_way_of_64_bit_offsets(kind):
-    """More than 4 GiB of them ended the process: the shortest way to binary wraps its offsets around."""
+    """More than 4 GiB of them once ended the process: the direct cast to binary wraps its offsets around."""
     views = pa.chunked_array([pa.array([b"a", None]).cast(kind)])
-    assert without_dictionary(views).type in (pa.large_string(), pa.large_binary())
+    assert own_values(views).type in (pa.large_string(), pa.large_binary())
 
 
 @pytest.mark.parametrize("kind", [pa.string_view(), pa.binary_view()])
 def test_dictionaries_of_views_are_decoded(kind):
-    """Arrow itself decodes none."""
+    """Arrow itself cannot decode them."""
     words = pa.array([b"a", None]).cast(kind)
     value = pa.DictionaryArray.from_arrays(pa.array([0, None, 1, 0], pa.uint32()), words)
     found = rows({"value": pa.chunked_array([value.slice(1), value])})
     assert found.column("value").to_pylist() == [None, None, b"a", b"a", None, None, b"a"]
 
 
+def test_numbers_in_an_array_that_is_filled_again_are_those_that_were_returned():
+    """By the function's next call, which comes before the rows are sealed."""
+    scratch = np.zeros(1, np.int32)
+    returned = rows({"value": ["a"], "partition": pa.array(scratch)})
+    scratch[0] = 1
+    assert returned["partition"].to_pylist() == [0]
+
+
 def test_a_topic_that_was_read_and_none_mean_the_sink():
-    """Otherwise an identity would write into its own source."""
+    """Otherwise an identity process would write to its own source."""
     topic = pa.array(["src", None, "other", "out"])
     found = rows({"value": ["1"] * 4, "topic": topic})
     assert found.column("topic").to_pylist() == ["out", "out", "other", "out"]
 
 
 def test_a_sink_that_is_also_read_stays_itself():
-    """A topic that is source and sink."""
+    """The topic is source and sink."""
     found = rows({"value": ["1"], "topic": ["src"]}, sink_topic="src")
     assert found.column("topic").to_pylist() == ["src"]
 
 
 @pytest.mark.parametrize("unit", ["ms", "us", "ns"])
 def test_timestamps_become_whole_milliseconds(unit):
-    """Cut off, not rounded; before 1970 as well."""
+    """Truncated, not rounded; also before 1970."""
     early = dt.datetime(1969, 12, 31, 23, 59, 59, 999_500, tzinfo=dt.timezone.utc)
     times = pa.array([WHEN, early, None], pa.timestamp("us", "UTC"))
     if unit == "ms":
@@ -93,7 +102,7 @@ def test_timestamps_become_whole_milliseconds(unit):
 
 @pytest.mark.parametrize(("unit", "per"), [("us", 1_000), ("ns", 1_000_000)])
 def test_timestamps_at_the_limits_of_64_bits_become_milliseconds(unit, per):
-    """Arrow's own rounding gives others there, or raises."""
+    """Arrow's own rounding returns other values there, or raises."""
     limits = [-(2**63), -(2**63) + 1, -1, 0, 2**63 - 1, None]
     times = pa.array(limits, pa.int64()).cast(pa.timestamp(unit, "UTC"))
     found = rows({"value": ["x"] * len(limits), "timestamp": times}).column("timestamp").to_pylist()
@@ -109,7 +118,7 @@ def test_headers_of_wider_types_are_taken():
 
 
 def headers_of(*names):
-    """One header in every row, its parts under these names."""
+    """Return one header per row, with these names for its fields."""
     parts = [pa.field(name, kind) for name, kind in zip(names, (pa.string(), pa.binary()), strict=False)]
     return pa.array([[dict(zip(names, ("trace", b"1"), strict=False))]], pa.list_(pa.struct(parts)))
 
@@ -129,7 +138,7 @@ def headers_of(*names):
     ids=lambda headers: str(headers.type),
 )
 def test_headers_that_a_cast_would_lose_are_refused(headers):
-    """Arrow's cast fills a field of another name with null, and cuts off views of lists."""
+    """Arrow's cast fills a field of another name with null, and truncates list views."""
     with pytest.raises(ProcessFailed, match=r"'headers' as .*; make it list<"):
         rows({"value": ["a"], "headers": headers})
 
@@ -145,13 +154,13 @@ def test_headers_that_a_cast_would_lose_are_refused(headers):
     ids=lambda given: str(given.type) if isinstance(given, pa.Array) else "",
 )
 def test_headers_of_other_shapes_keep_their_values(headers, expected):
-    """Maps, further fields, empty lists and nulls of no type."""
+    """Maps, additional fields, empty lists and nulls without a type."""
     found = rows({"value": ["a"], "headers": headers})
     assert found.column("headers").to_pylist() == [expected]
 
 
 def test_pandas_frames_and_record_batches_are_taken():
-    """An index is no column; other columns are left out."""
+    """An index is not a column; other columns are ignored."""
     frame = pd.DataFrame({"value": ["a", "b"], "extra": [1, 2]}, index=[7, 8])
     assert sink_rows(frame, "out", ()).column_names == ["value"]
     batch = pa.record_batch({"value": [b"a"]})
@@ -159,7 +168,7 @@ def test_pandas_frames_and_record_batches_are_taken():
 
 
 def test_anything_with_arrows_stream_interface_is_taken():
-    """As polars frames have it."""
+    """For example polars frames."""
 
     class Frame:
         def __arrow_c_stream__(self, requested_schema=None):
@@ -170,7 +179,7 @@ def test_anything_with_arrows_stream_interface_is_taken():
 
 @pytest.mark.parametrize("nothing", [None, pa.table({"value": pa.array([], pa.binary())})])
 def test_no_rows_are_none(nothing):
-    """A process may drop everything."""
+    """A process may drop all rows."""
     assert sink_rows(nothing, "out", ()) is None
 
 
@@ -182,38 +191,50 @@ def test_no_rows_are_none(nothing):
         ({"value": ["a"], "key": [1.5]}, "'key' as double"),
         ({"value": ["a"], "topic": [1]}, "'topic' as int64"),
         ({"value": ["a"], "partition": ["1"]}, "'partition' as string"),
-        ({"value": ["a"], "partition": [1 << 40]}, "'partition' with no partition number"),
         ({"value": ["a"], "headers": ["x"]}, "'headers' as string"),
         ({"value": ["a"], "timestamp": pa.array([0], pa.timestamp("us"))}, "'timestamp' as timestamp"),
     ],
 )
 def test_columns_the_sink_cannot_write_are_refused(columns, message):
-    """The error names column, type and what to do."""
+    """The error names column, type and remedy."""
     with pytest.raises(ProcessFailed, match=message):
         rows(columns)
 
 
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"partition": [1 << 40]}, "'partition' with no partition number"),
+        ({"headers": [[{"key": b"\xff", "value": b"x"}]]}, "'headers' that is none: Invalid UTF8"),
+    ],
+)
+def test_values_the_sink_cannot_write_are_refused_with_their_record(columns, message):
+    """Others of the column can be written: the record is then searched for."""
+    with pytest.raises(RecordRefused, match=message):
+        rows({"value": ["a"], **columns})
+
+
 def test_two_columns_of_one_name_are_refused():
-    """Which one should it be."""
+    """It is ambiguous which of them is meant."""
     table = pa.Table.from_arrays([pa.array(["a"]), pa.array(["b"])], names=["value", "value"])
     with pytest.raises(ProcessFailed, match="two columns named 'value'"):
         sink_rows(table, "out", ())
 
 
 def test_a_missing_topic_is_refused():
-    """No sink topic and no column."""
+    """There is neither a sink topic nor a column."""
     with pytest.raises(ProcessFailed, match="no sink topic"):
         rows({"value": ["a"]}, sink_topic=None)
 
 
 def test_other_results_are_refused():
-    """The error names what came and what is taken."""
+    """The error names the type that was returned, and those accepted."""
     with pytest.raises(ProcessFailed, match="returned list; it must return a pyarrow RecordBatch"):
         sink_rows(["a"], "out", ())
 
 
 def test_the_declaration_survives_partials_and_leaves_the_function_callable():
-    """So a decorated function can be unit-tested, and op_kwargs bound."""
+    """A decorated function can be unit-tested, and op_kwargs can be bound to it."""
 
     @arrow_process
     def double(batch, times=2):
@@ -225,6 +246,6 @@ def test_the_declaration_survives_partials_and_leaves_the_function_callable():
 
 
 def test_what_cannot_carry_the_declaration_is_refused():
-    """Built-ins have no room for it."""
+    """Built-ins cannot have attributes."""
     with pytest.raises(ConfigurationError, match="write a function or lambda around it"):
         arrow_process(len)

@@ -50,19 +50,19 @@ def test_a_function_that_asks_for_the_run_gets_it(process):
     ],
 )
 def test_a_function_of_one_argument_gets_the_data_frame_only(process):
-    """Defaults and stars are left alone; the first parameter is the DataFrame, whatever its name."""
+    """Parameters with defaults and variadic ones are ignored; the first one is the DataFrame, in any name."""
     assert call_process(process, "df", RUN) == "df"
 
 
 @pytest.mark.parametrize("process", [lambda a, b, c: a, lambda df, *, option: df])
 def test_a_function_with_other_needs_is_refused_with_its_signature(process):
-    """The author sees what was expected."""
+    """The error shows the expected signatures."""
     with pytest.raises(ProcessFailed, match=r"process\(df, run\)"):
         call_process(process, "df", RUN)
 
 
 def test_an_error_inside_the_function_is_not_taken_for_a_wrong_signature():
-    """A TypeError of the author's own passes."""
+    """The author's own TypeError is raised unchanged."""
 
     def process(df):
         return len(5)
@@ -72,7 +72,7 @@ def test_an_error_inside_the_function_is_not_taken_for_a_wrong_signature():
 
 
 def test_the_context_carries_the_interval_and_no_client_configuration():
-    """Secrets are not for process functions, nor for what they print."""
+    """Process functions, and what they print, must not have secrets."""
     start = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
     interval = Interval(start, start + dt.timedelta(hours=1))
     spec = RunSpec(

@@ -1,4 +1,4 @@
-"""Code reaches executors by itself, and what cannot be shipped is compared before the run."""
+"""Code is shipped to executors, and what cannot be shipped is compared before the run."""
 
 from __future__ import annotations
 
@@ -56,17 +56,17 @@ def test_a_difference_names_host_module_and_both_versions(name, there):
 
 
 def test_minor_versions_of_compiled_modules_may_differ():
-    """Arrow data and NumPy arrays cross, not pickles of them."""
+    """They exchange Arrow data and NumPy arrays, not pickles of them."""
     assert differences(MINE, [report(pyarrow="26.9.0", numpy="2.0.0")]) == {}
 
 
 def test_lz4_is_only_needed_by_its_codec():
-    """Its absence is no difference."""
+    """Its absence alone is not a difference."""
     assert differences(MINE, [report(lz4="missing")]) == {}
 
 
 def test_a_sink_compressed_with_lz4_is_refused_before_the_run_where_an_executor_lacks_it(monkeypatch):
-    """By the name of the package; other codecs run there."""
+    """The error names the package; other codecs work there."""
     mine = probe.versions(our_modules())
     reports = [{**mine, "executor": "h1/1"}, {**mine, "executor": "h2/7", "lz4": probe.MISSING}]
     monkeypatch.setattr(preflight, "check_version", lambda _: None)
@@ -80,7 +80,7 @@ def test_a_sink_compressed_with_lz4_is_refused_before_the_run_where_an_executor_
 
 
 def test_a_daemon_that_has_imported_this_package_is_to_be_upgraded(monkeypatch):
-    """What is shipped comes too late there; the usual advice, on other packages, would not help."""
+    """Shipped code comes too late there; the usual advice, to install other packages, would not help."""
     mine = probe.versions(our_modules())
     monkeypatch.setattr(preflight, "check_version", lambda _: None)
     monkeypatch.setattr(preflight, "_ask", lambda _: [{**mine, "executor": "h1/1", "airflow_eos": "older"}])
@@ -123,7 +123,7 @@ def test_a_local_session_with_another_python_names_both_and_the_remedy(python, s
 
 
 def test_a_local_session_with_the_drivers_modules_needs_no_job(monkeypatch):
-    """What a job would report is known; as many slots as its range would have partitions."""
+    """The job's result is known in advance; it has as many slots as the job would have partitions."""
     monkeypatch.setattr(preflight, "has_drivers_modules", lambda _: True)
     monkeypatch.setattr(preflight, "is_connect", lambda _: False)
     session = mock.Mock(version="4.2.0", sparkContext=mock.Mock(defaultParallelism=3))
@@ -141,7 +141,7 @@ def test_all_differing_hosts_are_listed():
 
 @pytest.mark.process
 def test_the_shipped_archive_runs_without_the_package_installed(tmp_path):
-    """Read, seal and send tasks import from it; neither Airflow nor lz4 is needed."""
+    """Read, seal and send tasks import from it; it needs neither Airflow nor lz4."""
     archive = _archive("airflow_eos-test", _OURS)
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]);"
@@ -165,7 +165,7 @@ def test_the_shipped_archive_runs_without_the_package_installed(tmp_path):
 
 
 def imports(tree):
-    """Return the names that code imports when it runs, also late: all but those for a type checker."""
+    """Return the names that code imports at run time, also late: all except those for type checkers."""
     unused = {
         inner
         for node in ast.walk(tree)
@@ -182,7 +182,7 @@ def imports(tree):
 
 
 def modules(entries):
-    """Return the source file of each module by its name."""
+    """Return each module's source file by the module's name."""
     return {
         name[: -len(".py")].replace("/", ".").removesuffix(".__init__"): file
         for name, file in _our_files(entries)
@@ -191,10 +191,10 @@ def modules(entries):
 
 @pytest.mark.parametrize("entries", [_OURS, _DRIVERS], ids=["executors", "driver"])
 def test_an_archive_has_all_that_its_modules_import(entries):
-    """Where it is unpacked, nothing else of this package is installed."""
+    """Nothing else of this package is installed where it is unpacked."""
     shipped, all_ours = modules(entries), modules(("",))
     needed = {name for file in shipped.values() for name in imports(ast.parse(file.read_text()))}
-    needed &= set(all_ours)  # the rest are others' modules, and names of classes and functions
+    needed &= set(all_ours)  # the rest are other packages' modules, and names of classes and functions
     assert len(needed) > len(shipped) / 2
     assert sorted(needed - set(shipped)) == []
 
@@ -230,7 +230,7 @@ def test_installed_functions_and_built_ins_are_left_alone():
 
 
 def test_an_authors_own_registration_outlives_ours():
-    """What the author asked for is not undone."""
+    """A registration by the author stays."""
     from pyspark import cloudpickle
 
     cloudpickle.register_pickle_by_value(probe)
@@ -243,7 +243,7 @@ def test_an_authors_own_registration_outlives_ours():
 
 
 def test_a_spark_that_is_too_old_is_refused_and_not_tried_again():
-    """Whichever executors the next try gets, the server is the same."""
+    """Whichever executors a retry gets, the server is the same."""
     with pytest.raises(ConfigurationError, match=r"the Spark server runs Spark 3\.5\.1") as refused:
         check_version(SimpleNamespace(version="3.5.1"))
     assert is_final(refused.value)

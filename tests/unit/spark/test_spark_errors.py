@@ -1,4 +1,4 @@
-"""Errors keep type and message on their way through Spark, and Spark's own shrink to one line."""
+"""Errors keep type and message on their way through Spark, and Spark's own are reduced to one line."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ MARK = ErrorMark()
 
 
 class JavaThrowable:
-    """An exception of the JVM, as py4j shows it."""
+    """An exception of the JVM, in the form that py4j gives it."""
 
     def __init__(self, java, message, condition=None, cause=None):
         self._java, self._message, self._condition, self._cause = java, message, condition, cause
@@ -67,7 +67,7 @@ class JavaThrowable:
 
 
 class Py4JJavaError(Exception):
-    """What py4j raises for an exception of the JVM that PySpark has no class for."""
+    """The error that py4j raises for a JVM exception without a class in PySpark."""
 
     __module__ = "py4j.protocol"
 
@@ -93,7 +93,7 @@ def python_error(traceback_text):
 
 
 class PythonException(Exception):
-    """What a classic session of PySpark 4.0 and 4.1 raises: it leaves the exception of the JVM out."""
+    """The error of a classic session of PySpark 4.0 and 4.1, which omits the exception of the JVM."""
 
     __module__ = "pyspark.errors.exceptions.captured"
 
@@ -138,12 +138,12 @@ def test_an_error_of_ours_leaves_a_task_and_is_the_same_error_on_the_driver():
 
 
 class PanicException(BaseException):
-    """As a library in Rust raises it: no Exception."""
+    """Not an Exception, like those of libraries in Rust."""
 
 
 @pytest.mark.parametrize("error", [KeyError("x"), PanicException("x")], ids=repr)
 def test_a_failure_of_our_own_in_a_task_is_not_told_as_the_authors(error):
-    """What the author's function raises is ProcessFailed before it gets here."""
+    """Errors of the author's function are ProcessFailed before they get here."""
     with pytest.raises(TaskError) as caught, MARK.errors():
         raise error
     found = MARK.find(str(caught.value))
@@ -158,7 +158,7 @@ def test_what_ends_a_task_from_outside_is_no_failure_of_it(error):
 
 
 def test_the_classes_that_process_raised_travel_with_the_error():
-    """Executors need not have Airflow: its exceptions are known by name."""
+    """Executors need not have Airflow: its exceptions are recognised by name."""
     names = ("airflow.sdk.exceptions.AirflowFailException", "builtins.Exception")
     found = MARK.find(MARK.text(ProcessFailed("no", raised=names)))
     assert isinstance(found, ProcessFailed)
@@ -167,7 +167,7 @@ def test_the_classes_that_process_raised_travel_with_the_error():
 
 @pytest.mark.parametrize("name", [n for n in dir(exceptions) if isinstance(getattr(exceptions, n), type)])
 def test_every_error_of_the_tree_can_travel(name):
-    """No exception type has a constructor that the driver could not call."""
+    """The driver can call the constructor of every exception type."""
     kind = getattr(exceptions, name)
     if issubclass(kind, EosError):
         assert type(MARK.find(MARK.text(kind("text")))) is kind
@@ -182,7 +182,7 @@ def test_a_message_that_was_cut_off_still_tells_its_type():
 
 
 def test_text_without_a_mark_holds_no_error_of_ours():
-    """The author's own words are not mistaken for a marked error."""
+    """The author's own message is not mistaken for a marked error."""
     assert MARK.find("SendError: something") is None
 
 
@@ -196,7 +196,7 @@ def test_text_without_a_mark_holds_no_error_of_ours():
     ids=["without a nonce", "of another run", "with an empty nonce"],
 )
 def test_a_record_that_the_transform_quotes_cannot_choose_the_error(forged):
-    """Whoever may write to a source knows the form of a mark, not the nonce of the run that will read it."""
+    """A writer to a source may know the form of a mark, but not the nonce of the run that reads it."""
     text = TRACEBACK.replace("cannot parse record 77", f"cannot parse {forged}")
     assert MARK.find(text) is None
     for translate in (process_error, send_error):
@@ -204,19 +204,19 @@ def test_a_record_that_the_transform_quotes_cannot_choose_the_error(forged):
 
 
 def test_an_error_of_ours_is_found_behind_a_forged_one():
-    """The genuine one counts, wherever it stands."""
+    """The genuine one counts, wherever it is."""
     text = f"{ErrorMark().text(ProducerFenced('forged'))} {MARK.text(OffsetsOutOfRange('ours'))}"
     assert type(MARK.find(text)) is OffsetsOutOfRange
 
 
 def test_a_mark_does_not_show_its_nonce():
-    """Tasks are shown in logs by their repr."""
+    """Logs show tasks by their repr."""
     assert MARK.nonce not in repr(MARK)
 
 
 @PYTHON_ERRORS
 def test_a_python_error_in_a_task_becomes_its_last_line_and_the_authors_line_of_code(python_error):
-    """Two hundred lines of stack become one that helps."""
+    """Two hundred lines of stack trace become one useful line."""
     line = root_cause(python_error(TRACEBACK))
     assert line == "ValueError: cannot parse record 77 (/home/me/dags/flights.py, line 43, in parse)"
 
@@ -242,7 +242,7 @@ org.apache.spark.SparkException: EOFException occurred while reading the port nu
     ],
 )
 def test_a_python_worker_that_does_not_start_is_described_by_its_own_words(said, fix):
-    """Not by Spark's, which come behind them; a socket in a long folder has a remedy of its own."""
+    """Not with Spark's message, which follows; a socket in a long folder has its own remedy."""
     error = environment_error(on_connect(NO_WORKER.format(said=said)), "install it")
     assert type(error) is exceptions.EnvironmentMismatch
     assert error.message.startswith(f"executors cannot run this package: {said}. ")
@@ -260,7 +260,7 @@ def test_an_error_on_the_driver_names_the_line_that_raised_it():
 
 @KINDS
 def test_a_lost_task_is_described_by_its_reason(spark_error):
-    """Spark's stage failure is introduced by a long preamble."""
+    """Spark's message begins with a long preamble."""
     error = spark_error(f"{STAGE}java.lang.IllegalStateException: disk gone\n\tat x.Y")
     assert root_cause(error) == "java.lang.IllegalStateException: disk gone"
 
@@ -276,7 +276,7 @@ def test_a_failing_transform_is_the_process_functions_fault(python_error):
 
 @PYTHON_ERRORS
 def test_a_module_that_executors_lack_is_not_corrected_in_the_function(python_error):
-    """One beside the function's file is sent if the file has imported it when the run begins."""
+    """A module next to the function's file is shipped if the file has imported it when the run begins."""
     lacks = TRACEBACK.replace(
         "ValueError: cannot parse record 77", "ModuleNotFoundError: No module named 'mine'"
     )
@@ -304,7 +304,7 @@ WORDS = [
 
 @pytest.mark.parametrize("words", WORDS)
 def test_words_that_a_record_or_an_author_wrote_do_not_choose_the_class(words):
-    """A UDF's exception, a failed cast, raise_error, a task of a stage, and an exception on the driver."""
+    """In a UDF's exception, a failed cast, raise_error, a stage's task, and an exception on the driver."""
     cast = f'[CAST_INVALID_INPUT] The value \'{words}\' of the type "STRING" cannot be cast to "INT"'
     raised = f"[USER_RAISED_EXCEPTION] {words} SQLSTATE: P0001"
     worker = f"[PYTHON_EXCEPTION] An exception was thrown from the Python worker: Traceback (x):\n{words}"
@@ -356,7 +356,7 @@ def test_words_that_a_record_or_an_author_wrote_do_not_choose_the_class(words):
     ],
 )
 def test_what_spark_itself_tells_of_its_tasks_is_not_the_process_functions_fault(spark_error, message):
-    """Infrastructure fails runs, not functions: as Spark 4.2 words it."""
+    """Infrastructure fails runs, not functions: these are messages of Spark 4.2."""
     assert type(process_error(spark_error(message), MARK)) is RunFailed
     assert type(environment_error(spark_error(message), "fix")) is RunFailed
 
@@ -393,7 +393,7 @@ def a_catalog(messages):
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EMFILE])
 def test_a_driver_that_runs_out_is_not_the_process_functions_fault(code):
-    """PySpark writes what it sends to the JVM into files of spark.local.dir."""
+    """PySpark writes data for the JVM into files in spark.local.dir."""
     error = OSError(code, os.strerror(code), "/d/spark-1/pyspark-2/tmp3")
     assert type(process_error(error, MARK)) is RunFailed
     assert type(process_error(OSError(os.strerror(code)), MARK)) is ProcessFailed
@@ -420,7 +420,7 @@ def test_conditions_and_classes_of_spark_decide(error):
 
 
 class OfDeadJvm:
-    """An exception of a JVM that has ended since: every question goes to a port where nobody listens."""
+    """An exception of a JVM that has ended: every call goes to a port on which nothing listens."""
 
     def __getattr__(self, name):
         def refused():
@@ -430,7 +430,7 @@ class OfDeadJvm:
 
 
 def test_an_error_of_a_jvm_that_is_gone_is_not_the_authors():
-    """Memory ends it behind the exception that it threw."""
+    """The JVM ran out of memory after it raised the exception."""
     error = process_error(Py4JJavaError(OfDeadJvm()), MARK)
     assert type(error) is RunFailed
     assert "ConnectionRefusedError" in error.message
@@ -438,7 +438,7 @@ def test_an_error_of_a_jvm_that_is_gone_is_not_the_authors():
 
 @pytest.mark.parametrize(("ended", "kind"), [(True, RunFailed), (False, ProcessFailed)])
 def test_no_error_of_an_application_that_was_ended_is_the_authors(monkeypatch, ended, kind):
-    """Spark has various ones between two jobs; but what a function raised before stays its own."""
+    """Spark raises various errors between two jobs; an earlier error of the function stays its own."""
     context = mock.Mock()
     context._jsc.sc().isStopped.return_value = ended
     monkeypatch.setattr(pyspark.SparkContext, "_active_spark_context", context)
@@ -449,7 +449,7 @@ def test_no_error_of_an_application_that_was_ended_is_the_authors(monkeypatch, e
 
 
 def test_a_call_of_a_jvm_that_was_gone_before_is_not_the_authors():
-    """A function of the author may have connections of its own."""
+    """The author's function may have its own connections."""
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         port = held.getsockname()[1]
@@ -464,7 +464,7 @@ def test_a_call_of_a_jvm_that_was_gone_before_is_not_the_authors():
 
 @KINDS
 def test_what_cannot_be_sent_to_a_task_is_the_authors(spark_error):
-    """Spark gives up the stage before it has a task."""
+    """Spark fails the stage before it starts a task."""
     message = f"{SERIALIZATION}java.io.NotSerializableException"
     assert type(process_error(spark_error(message), MARK)) is ProcessFailed
 
@@ -479,7 +479,7 @@ def test_what_cannot_be_sent_to_a_task_is_the_authors(spark_error):
     ],
 )
 def test_what_a_record_says_does_not_hide_what_spark_says(words):
-    """The line shows the condition, whatever the value looks like."""
+    """The line shows Spark's condition, whatever the value contains."""
     told = f'[CAST_INVALID_INPUT] The value \'{words}\' of the type "STRING" cannot be cast to "INT"'
     number = "org.apache.spark.SparkNumberFormatException"
     for error in (
@@ -506,7 +506,7 @@ FAILS = "airflow.sdk.exceptions.AirflowFailException"
     ],
 )
 def test_the_class_that_a_worker_raised_is_told_only_where_nobody_can_forge_it(line, raised):
-    """It may end the task for good."""
+    """The class may fail the task for good."""
     error = process_error(python_error(TRACEBACK.replace("ValueError: cannot parse record 77", line)), MARK)
     assert isinstance(error, ProcessFailed)
     assert error.raised == ((raised,) if raised else error.raised)
@@ -516,7 +516,7 @@ def test_the_class_that_a_worker_raised_is_told_only_where_nobody_can_forge_it(l
 @PYTHON_ERRORS
 @pytest.mark.parametrize("raised", ["MemoryError", "airflow.sdk.exceptions.AirflowSkipException"])
 def test_without_a_traceback_the_first_word_is_the_class(python_error, raised):
-    """Of sessions with ``hideTraceback``: neither a record that is quoted nor advice to skip one decides."""
+    """For sessions with ``hideTraceback``: neither a quoted record nor the advice to skip one decides."""
     text = f"{raised}: row {TRACEBACK}"
     words = "[PYTHON_EXCEPTION] An exception was thrown from the Python worker: "
     error = process_error(python_error(f"\n  {TRACEBACK.splitlines()[1].strip()}\n{words}{text}"), MARK)
@@ -552,7 +552,7 @@ class Leaves(Exception):
     ids=lambda error: ascii(type(error).__name__),
 )
 def test_any_exception_can_be_described_in_a_short_line_that_can_be_encoded(error):
-    """Whatever an author gave it."""
+    """Whatever the author put into it."""
     line = root_cause(error)
     assert 0 < len(line.encode()) < 5000
     assert ascii(type(error).__name__).strip("'")[:4] in ascii(line)
@@ -585,7 +585,7 @@ def test_any_other_failure_of_the_send_stage_is_a_send_error():
 
 
 def test_errors_of_ours_pass_unchanged():
-    """What is already translated is not wrapped again."""
+    """An error that is already translated is not wrapped again."""
     error = ProcessFailed("x")
     assert process_error(error, MARK) is error
     assert send_error(error, MARK) is error
@@ -634,7 +634,7 @@ GONE = [
 
 @pytest.mark.parametrize("error", GONE, ids=lambda error: str(error)[:40])
 def test_a_server_that_is_gone_is_called_so(error):
-    """Nobody looks for the fault in the function or in the executors' environment; another try helps."""
+    """The message blames neither the function nor the executors' environment; a retry helps."""
     for translate in (lambda e: process_error(e, MARK), lambda e: environment_error(e, "")):
         found = translate(error)
         assert type(found) is SparkUnavailable
@@ -646,14 +646,14 @@ def test_a_server_that_is_gone_is_called_so(error):
 
 @pytest.mark.parametrize("error", GONE, ids=lambda error: str(error)[:40])
 def test_a_server_that_is_gone_between_two_jobs_is_called_so(error):
-    """As when it is asked for its version, or for a setting."""
+    """For example when it is asked for its version, or for a setting."""
     plane = LazyDataPlane(mock.Mock(spec=(), side_effect=error), None, None, lambda: None)
     with pytest.raises(SparkUnavailable, match="the Spark Connect server died, was started anew"):
         plane.seal(None)
 
 
 def test_a_call_that_grpc_gave_up_is_described_by_its_details():
-    """They stand below two lines that are the same for each."""
+    """They follow two lines that are the same in each error."""
     wrapping = "<_InactiveRpcError of RPC that terminated with:\n\tstatus = StatusCode.UNAVAILABLE"
     text = f'{wrapping}\n\tdetails = "x"\n>'
     assert root_cause(cut_off(text, grpc.StatusCode.UNAVAILABLE)) == 'details = "x"'
@@ -661,7 +661,7 @@ def test_a_call_that_grpc_gave_up_is_described_by_its_details():
 
 @KINDS
 def test_a_result_that_is_lost_may_have_been_too_large(spark_error):
-    """Spark drops one above its bound without a word to the driver."""
+    """Spark silently drops a result above its limit."""
     error = process_error(spark_error(f"{STAGE}TaskResultLost (result lost from block manager)\nx"), MARK)
     assert type(error) is RunFailed
     assert "(result lost from block manager), or larger than spark.driver.maxResultSize; see" in error.message
@@ -688,7 +688,7 @@ Caused by: java.io.IOException: Connection reset by peer
 
 
 def test_a_worker_whose_connection_broke_is_not_a_server_that_is_gone():
-    """The server tells of it: no other session is needed."""
+    """The server itself reports it: no other session is needed."""
     found = process_error(on_connect(WORKER_DIED), ErrorMark())
     assert type(found) is RunFailed
     assert "Python worker exited unexpectedly" in found.message

@@ -1,4 +1,4 @@
-"""Blocks are accepted only when they are complete and the work of one attempt per seal task."""
+"""Blocks are accepted only if they are complete, with one attempt per seal task."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def own(seal, targets, records, *, attempt=None):
 
 
 def counts(*owners):
-    """Count what the owner tasks hold."""
+    """Count the blocks of the owner tasks."""
     return count_blocks((task, *row, None) for task, owner in enumerate(owners) for row in owner)
 
 
@@ -46,7 +46,7 @@ def test_nothing_sealed_is_a_manifest_without_targets():
 
 
 def test_rows_of_two_attempts_in_one_owner_are_refused():
-    """One task of a transform that is not deterministic was run again."""
+    """A task of a non-deterministic transform ran again."""
     owners = ([*COMPLETE[0], batch(0, 0, 0, 5, attempt=99)], COMPLETE[1])
     with pytest.raises(InconsistentSeal):
         manifest(*owners)
@@ -68,7 +68,7 @@ def test_a_missing_row_is_noticed(missing):
 
 
 def test_a_row_twice_is_noticed():
-    """Counts fit only once."""
+    """The counts match only without the second copy."""
     with pytest.raises(InconsistentSeal, match="announced"):
         manifest([*COMPLETE[0], COMPLETE[0][0]], COMPLETE[1])
 
@@ -80,19 +80,19 @@ def test_a_batch_number_twice_is_noticed_although_counts_fit():
 
 
 def test_a_seal_task_without_its_own_trailer_is_noticed():
-    """It did not finish."""
+    """The task did not finish."""
     with pytest.raises(InconsistentSeal, match="did not finish"):
         manifest(COMPLETE[0][:-1], COMPLETE[1])
 
 
 def test_a_whole_owner_missing_is_noticed():
-    """The seal tasks' totals do not fit."""
+    """The seal tasks' totals do not match."""
     with pytest.raises(InconsistentSeal):
         manifest(COMPLETE[0], [])
 
 
 def test_two_owners_of_one_partition_are_refused():
-    """Disjoint ownership is what a shared producer identity rests on."""
+    """A shared producer identity requires disjoint ownership."""
     first = [batch(0, 0, 0, 5), trailer(0, 0, 1, 5), own(0, 2, 10), own(1, 1, 4)]
     second = [batch(0, 1, 0, 4), trailer(0, 1, 1, 4), batch(1, 0, 0, 5), trailer(1, 0, 1, 5)]
     with pytest.raises(InconsistentSeal, match="two owner tasks"):
@@ -100,7 +100,7 @@ def test_two_owners_of_one_partition_are_refused():
 
 
 def test_what_seal_tasks_read_is_kept_per_slice():
-    """Records and late ones, for tasks that read by themselves: one task may have read several."""
+    """Records and late ones, for tasks that read themselves: one task may have read several slices."""
     reads = [batch(-3, 0, 3, 10, topic=None, size=None), batch(-4, 1, 0, 4, topic=None, size=None)]
     assert counts([*COMPLETE[0], *reads], COMPLETE[1]).reads == {0: (10, 3), 1: (4, 0)}
     assert counts(*COMPLETE).reads == {}
@@ -110,14 +110,14 @@ def test_what_seal_tasks_read_is_kept_per_slice():
 
 @pytest.mark.parametrize("task", [0, 1])
 def test_a_slice_that_was_read_twice_is_refused(task):
-    """By one task or by two: its records are in the output twice."""
+    """By one task or by two: the output has its records twice."""
     twice = [batch(-3, 0, 0, 10, topic=None, size=None), batch(-3, task, 0, 10, topic=None, size=None)]
     with pytest.raises(InconsistentSeal, match="slice 0 was read twice"):
         counts([*COMPLETE[0], *twice], COMPLETE[1])
 
 
 def test_the_attempt_of_each_seal_task_is_kept():
-    """The send refuses rows of any other."""
+    """The send refuses rows of any other attempt."""
     assert counts(*COMPLETE).attempts == {0: 10, 1: 11}
 
 

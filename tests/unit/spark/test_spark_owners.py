@@ -17,7 +17,7 @@ layouts = st.dictionaries(
 
 @given(layouts, st.integers(1, 16), st.integers(0, 16))
 def test_every_partition_has_one_owner_within_the_tasks(leaders, slots, undeclared):
-    """Also partitions nobody knew on the driver."""
+    """Also partitions that the driver did not know."""
     layout = plan_owners(leaders, slots, undeclared)
     for topic in [*leaders, "unknown"]:
         for partition in range(40):
@@ -35,7 +35,7 @@ def test_no_task_is_without_work_when_all_topics_are_declared(leaders, slots):
 
 
 def test_a_tasks_partitions_share_a_leader_where_possible():
-    """Then a task needs one connection."""
+    """Such a task needs only one connection."""
     layout = plan_owners({"t": {p: p % 2 for p in range(8)}}, 1)
     assert layout.tasks == 2
     assert len({layout.owner("t", p) for p in range(0, 8, 2)}) == 1
@@ -49,6 +49,6 @@ def test_partitions_of_an_undeclared_topic_are_spread():
 
 
 def test_there_is_a_hash_key_for_every_task():
-    """Keys are distinct ints; where Spark sends them is tested on Spark."""
+    """Keys are distinct ints; a test on Spark checks where Spark sends them."""
     keys = hash_keys(50)
     assert len(set(keys)) == 50

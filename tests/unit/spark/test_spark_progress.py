@@ -1,4 +1,4 @@
-"""Lines about a long stage: in order, and none after the last."""
+"""Progress lines of a long stage: in order, and none after the last."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from airflow_eos.spark import stage_log
 def test_no_line_comes_after_the_one_that_says_done(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The stage ends while Spark is asked how far it is: the answer is of no interest any more."""
+    """The stage ends while Spark is asked for its progress: that answer no longer matters."""
     asked, answer = threading.Event(), threading.Event()
 
     def tasks() -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""The seal task: rows in, sealed batches with complete trailers out, in order and in bounded memory."""
+"""The seal task: rows become sealed batches with complete trailers, in order and in bounded memory."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def run(sealer, batches, seal_partition=5, attempt_id=77):
 
 
 def values(rows):
-    """Decode sealed rows: (topic, partition) -> values in the order of seq."""
+    """Decode sealed rows: (topic, partition) -> values by seq."""
     found = defaultdict(list)
     sealed = [row for row in rows if row["batch"] is not None and row["topic"] is not None]
     for row in sorted(sealed, key=lambda r: r["seq"]):
@@ -65,7 +65,7 @@ def rows_of(count, start=0):
 
 
 def test_every_row_is_in_one_batch_of_the_partition_its_key_chooses():
-    """Nothing lost, nothing twice, partitions as Java's producer chooses them."""
+    """No row is lost or duplicated, and partitions are those of Java's producer."""
     batches = [rows_of(1000), rows_of(500, 1000)]
     found = values(run(task(), batches))
     table = pa.Table.from_batches(batches)
@@ -87,7 +87,7 @@ def test_order_is_kept_over_many_flushes(monkeypatch):
 
 
 def test_one_large_result_is_sealed_in_pieces():
-    """The JVM takes each as one Arrow batch: a result of 900 MB ended one of 1 GB, whoever else used it."""
+    """The JVM takes each as one Arrow batch: a result of 900 MB once ended a JVM of 1 GB for all users."""
     whole = pa.record_batch({"value": pa.array([b"%5d" % i * 10_000 for i in range(400)], pa.binary())})
     sealer = task(compression="none")
     pieces = list(sealer.seal(iter([whole]), 5, 77))
@@ -96,7 +96,7 @@ def test_one_large_result_is_sealed_in_pieces():
 
 
 def test_trailers_count_what_was_sealed():
-    """One per target, and one for the task, which goes to owner 0."""
+    """One per target, and one for the task itself, which goes to owner 0."""
     rows = run(task(), [rows_of(1000)])
     sealed = [r for r in rows if r["batch"] is not None]
     trailers = {(r["topic"], r["partition"]): r for r in rows if r["batch"] is None}
@@ -112,13 +112,13 @@ def test_trailers_count_what_was_sealed():
 
 
 def test_a_task_without_rows_leaves_its_own_trailer():
-    """The driver sees that it ran."""
+    """It proves to the driver that the task ran."""
     rows = run(task(), [])
     assert [(r["topic"], r["seq"], r["records"], r["batch"]) for r in rows] == [(None, 0, 0, None)]
 
 
 def test_rows_go_to_the_topics_they_name():
-    """One flush, several topics, the order inside each kept."""
+    """One flush, several topics, each in order."""
     batch = pa.record_batch(
         {
             "value": pa.array([b"1", b"2", b"3", b"4"], pa.binary()),
@@ -154,7 +154,7 @@ def test_tombstones_and_null_keys_are_sealed():
 
 
 def test_null_keys_are_spread_over_all_partitions_and_flushes(monkeypatch):
-    """The spread goes on where the last flush stopped."""
+    """The round-robin continues where the last flush stopped."""
     monkeypatch.setattr(seal_module, "_FLUSH_ROWS", 500)
     batches = [pa.record_batch({"value": pa.array([b"x"] * 500, pa.binary())}) for _ in range(12)]
     found = values(run(task(), batches))
@@ -163,7 +163,7 @@ def test_null_keys_are_spread_over_all_partitions_and_flushes(monkeypatch):
 
 
 def test_a_retried_task_makes_the_same_batches():
-    """Same rows, same partitions, same bytes: an attempt may replace another one."""
+    """The same rows, partitions and bytes: an attempt may replace another one."""
     batch = rows_of(800).set_column(1, "key", pa.nulls(800, pa.binary()))
     batch = batch.append_column("timestamp", pa.array(np.arange(800)))
     first = [{**r, "attempt_id": 0} for r in run(task(), [batch], attempt_id=1)]
@@ -172,14 +172,14 @@ def test_a_retried_task_makes_the_same_batches():
 
 
 def test_a_null_topic_without_a_sink_topic_is_an_error():
-    """Nothing guesses where a record belongs."""
+    """No topic is guessed for a record."""
     batch = pa.record_batch({"value": pa.array([b"a"], pa.binary()), "topic": pa.array([None], pa.string())})
-    with pytest.raises(ProcessFailed, match="'topic' is null"):
+    with pytest.raises(RecordRefused, match="'topic' is null"):
         run(task(None), [batch])
 
 
 def test_a_topic_that_is_not_utf8_is_refused():
-    """Spark casts bytes to text unseen; the record is then searched for."""
+    """Spark casts bytes to text without validation; the search then finds the record."""
     topic = pa.array([b"out", b"\xffA"], pa.binary()).view(pa.string())
     batch = pa.record_batch({"value": pa.array([b"a", b"b"], pa.binary()), "topic": topic})
     with pytest.raises(RecordRefused, match="'topic' that is not UTF-8"):
@@ -189,7 +189,7 @@ def test_a_topic_that_is_not_utf8_is_refused():
 def test_a_partition_that_does_not_exist_is_an_error_that_names_it():
     """Before anything is written."""
     batch = pa.record_batch({"value": pa.array([b"a"], pa.binary()), "partition": pa.array([3], pa.int32())})
-    with pytest.raises(ProcessFailed, match="partition 3"):
+    with pytest.raises(RecordRefused, match="partition 3"):
         run(task(), [batch])
 
 
@@ -214,7 +214,7 @@ def test_owners_are_those_of_the_layout():
 
 
 def test_memory_is_one_flush(monkeypatch):
-    """Rows are handed on as soon as there is enough for full batches."""
+    """Rows are passed on as soon as they fill batches."""
     monkeypatch.setattr(seal_module, "_FLUSH_LEAST", 10_000)
     monkeypatch.setattr(seal_module, "_FLUSH_PER_TARGET", 1)
     taken = 0
@@ -232,7 +232,7 @@ def test_memory_is_one_flush(monkeypatch):
 
 
 def test_secrets_are_not_in_the_tasks_repr():
-    """What is logged of a task names no credential."""
+    """A task's repr, which logs show, has no credential."""
     config = ClientConfig.of({"bootstrap.servers": "b:1", "sasl.password": "TOPSECRET"})
     assert "TOPSECRET" not in repr(SealTask(config, OwnerLayout(1), {}, "out", "zstd"))
 
@@ -255,7 +255,7 @@ def reading(process, monkeypatch, offsets, dead_letters=None):
 
 
 def error_of(process, monkeypatch, offsets, dead_letters=None):
-    """What a slice with records at these offsets ends with."""
+    """Return the error of a slice with records at these offsets."""
     with pytest.raises(ProcessFailed) as caught:
         list(reading(process, monkeypatch, offsets, dead_letters).read_and_seal(0, 7))
     return str(caught.value)
@@ -263,7 +263,7 @@ def error_of(process, monkeypatch, offsets, dead_letters=None):
 
 @pytest.mark.parametrize("wrong", [1, 5, 6, 99])
 def test_the_record_on_which_an_arrow_process_raises_is_named(monkeypatch, wrong):
-    """Offsets have gaps; the way past it is said."""
+    """Offsets have gaps; the error says how to skip the record."""
 
     def parse(batch):
         if str(wrong).encode() in batch["value"].to_pylist():
@@ -279,7 +279,7 @@ def test_the_record_on_which_an_arrow_process_raises_is_named(monkeypatch, wrong
 
 @pytest.mark.parametrize("error", [MemoryError(), ModuleNotFoundError("no module named 'parser'")])
 def test_an_error_that_no_record_causes_does_not_advise_to_skip_one(monkeypatch, error):
-    """A good record would be lost."""
+    """Skipping would lose a valid record."""
 
     def parse(batch):
         raise error
@@ -290,7 +290,7 @@ def test_an_error_that_no_record_causes_does_not_advise_to_skip_one(monkeypatch,
 
 
 def test_an_error_on_no_records_is_the_authors_too(monkeypatch):
-    """A batch may be empty, where all its offsets are gone by compaction."""
+    """A batch may be empty if compaction has removed all its offsets."""
 
     def first(batch):
         return batch["value"][0]
@@ -300,7 +300,7 @@ def test_an_error_on_no_records_is_the_authors_too(monkeypatch):
 
 
 def test_records_that_only_fail_together_are_named_as_offsets(monkeypatch):
-    """No half raises: the batch is the place, and nothing to skip is named."""
+    """Neither half raises: the error has the batch's offsets, and nothing to skip."""
 
     def together(batch):
         if batch.num_rows > 2:
@@ -313,7 +313,7 @@ def test_records_that_only_fail_together_are_named_as_offsets(monkeypatch):
 
 
 def parse(batch):
-    """Raise on values that are negative."""
+    """Raise on negative values."""
     for value in batch["value"].to_pylist():
         if value.startswith(b"-"):
             raise ValueError(f"negative: {value!r}")
@@ -326,7 +326,7 @@ def parse(batch):
 def test_records_on_which_the_process_raises_are_dead_letters_and_all_others_are_processed(
     monkeypatch, offsets
 ):
-    """Each once, in the order in which they were read."""
+    """Each once, in the order of reading."""
     sealing = reading(parse, monkeypatch, offsets, DeadLetterRule("dlq", 6))
     rows = pa.Table.from_batches(sealing.read_and_seal(0, 7), SCHEMA).to_pylist()
     found = values(rows)
@@ -339,7 +339,7 @@ def test_records_on_which_the_process_raises_are_dead_letters_and_all_others_are
 
 
 def test_a_dead_letter_is_the_record_with_error_and_place_in_its_headers():
-    """Key, value, timestamp and the record's own headers stay."""
+    """Its key, value, timestamp and own headers are kept."""
     moment = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
     row = {
         "key": b"k",
@@ -361,7 +361,7 @@ def test_a_dead_letter_is_the_record_with_error_and_place_in_its_headers():
 
 
 def test_more_dead_letters_than_are_allowed_fail_the_run(monkeypatch):
-    """With the first one, and what can be done: each of it once."""
+    """The error has the first one, and the remedies, each once."""
     said = error_of(parse, monkeypatch, [1, -2, -3, 4, -5], DeadLetterRule("dlq", 2))
     assert "process failed on 3 records or more, and max_dead_letters is 2; nothing was written" in said
     assert "The first: src-3, offset -2: ValueError: negative" in said
@@ -369,13 +369,13 @@ def test_more_dead_letters_than_are_allowed_fail_the_run(monkeypatch):
 
 
 class AirflowFailException(Exception):
-    """As Airflow's, where it is not installed."""
+    """Like Airflow's, where Airflow is not installed."""
 
     __module__ = "airflow.sdk.exceptions"
 
 
 class FailsFor(AirflowFailException):
-    """A class of the author's own."""
+    """A class of the author."""
 
 
 NOT_THE_RECORDS = [
@@ -385,13 +385,13 @@ NOT_THE_RECORDS = [
     AirflowFailException("no"),
     FailsFor("no"),
 ]
-if hasattr(builtins, "ExceptionGroup"):  # of Python 3.11
+if hasattr(builtins, "ExceptionGroup"):  # since Python 3.11
     NOT_THE_RECORDS.append(builtins.ExceptionGroup("no", [ValueError("x"), MemoryError("y")]))
 
 
 @pytest.mark.parametrize("error", NOT_THE_RECORDS)
 def test_what_is_no_fault_of_a_record_makes_no_dead_letter(monkeypatch, error):
-    """Else every record of a broken installation would be one."""
+    """Otherwise every record would become one in a broken installation."""
 
     def broken(batch):
         raise error
@@ -401,7 +401,7 @@ def test_what_is_no_fault_of_a_record_makes_no_dead_letter(monkeypatch, error):
 
 
 def test_what_fails_in_a_dead_letter_of_ours_is_not_the_authors(monkeypatch):
-    """The halves are not tried for it, and no record is called bad."""
+    """Neither half is tried again for it, and no record is blamed."""
 
     def broken(*_):
         raise KeyError("a slip of this package")
@@ -416,7 +416,7 @@ def test_what_fails_in_a_dead_letter_of_ours_is_not_the_authors(monkeypatch):
 
 
 def test_what_a_result_raises_while_it_is_read_is_its_records(monkeypatch):
-    """What a pandas column holds is found out when rows are made of it."""
+    """The values of a pandas column are converted only when rows are made of it."""
 
     def mixed(batch):
         frame = batch.select(["value"]).to_pandas()
@@ -433,7 +433,7 @@ def test_what_a_result_raises_while_it_is_read_is_its_records(monkeypatch):
     "error", [SystemExit("bye"), GeneratorExit(), StopIteration(), type("Panic", (BaseException,), {})("x")]
 )
 def test_exceptions_that_are_no_exception_are_located_too(monkeypatch, error):
-    """Without dead letters the record is named."""
+    """Without dead letters, the error names the record."""
 
     def leave(batch):
         if b"5" in batch["value"].to_pylist():
@@ -446,7 +446,7 @@ def test_exceptions_that_are_no_exception_are_located_too(monkeypatch, error):
 @pytest.mark.parametrize("limit", [200, 400, 1000, 5000, 20_000])
 @pytest.mark.parametrize("headers", [None, [{"key": "own", "value": bytes(range(250)) * 20}]])
 def test_a_dead_letter_fits_its_topic_or_says_what_is_cut(monkeypatch, limit, headers):
-    """As much of the record as the topic takes; an error is always said."""
+    """It has as much of the record as the topic accepts; the error is always there."""
     noise = np.random.default_rng(7).bytes(4000)
     row = {
         "key": b"k",

@@ -72,7 +72,7 @@ def attempt(monkeypatch):
 
 
 class FakeWire:
-    """Stands for connections and send_partitions; records what was written."""
+    """Replaces the connections and send_partitions; records what was written."""
 
     def __init__(self, monkeypatch, error=None):
         self.written = {}
@@ -123,7 +123,7 @@ def test_batches_are_written_in_the_order_of_seal_task_and_number(monkeypatch, a
 
 
 def test_a_streamed_task_writes_partition_after_partition(monkeypatch, attempt):
-    """Rows that Spark has sorted are not held."""
+    """Spark has sorted the rows, so the task does not buffer them."""
     attempt(0)
     wire = FakeWire(monkeypatch)
     places = [TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)]
@@ -144,7 +144,7 @@ def test_a_streamed_task_writes_partition_after_partition(monkeypatch, attempt):
         ("b", 0, 4),
     ]
     assert all([d for _, d in wire.written[where]] == [b"0", b"1", b"2", b"3"] for where in places)
-    # The rows of a partition are asked for when the one before is written, give or take the one in hand.
+    # A partition's rows are requested once the one before is written, apart from the one in hand.
     assert [count for _, count in taken] == [0, 0, 1]
 
 
@@ -157,7 +157,7 @@ def test_a_streamed_task_writes_partition_after_partition(monkeypatch, attempt):
     ],
 )
 def test_a_streamed_task_refuses_rows_in_another_order(monkeypatch, attempt, given):
-    """Order in a partition is a promise, and sequences would repeat."""
+    """The order within a partition is guaranteed, and sequences would repeat."""
     attempt(0)
     FakeWire(monkeypatch)
     expected = {TopicPartition("a", 0): (2, 2), TopicPartition("a", 1): (1, 1)}
@@ -169,7 +169,7 @@ def test_a_streamed_task_refuses_rows_in_another_order(monkeypatch, attempt, giv
 
 
 def test_a_streamed_task_tells_when_the_manifest_is_not_met(monkeypatch, attempt):
-    """It learns the counts only by writing: the run must abort."""
+    """It knows the counts only after writing, so the run must abort."""
     attempt(0)
     FakeWire(monkeypatch)
     found = answers(send_task({TopicPartition("a", 0): (2, 2)}, streamed=True), rows(("a", 0, 0, 0, 1, b"x")))
@@ -199,7 +199,7 @@ def test_a_second_attempt_waits_first():
 
 @pytest.mark.parametrize("error", [ProducerFenced("47"), ValueError("a bug")])
 def test_a_failed_first_attempt_answers_instead_of_raising(monkeypatch, attempt, error):
-    """A raise would make Spark start a second attempt."""
+    """Raising would make Spark start a second attempt."""
     attempt(0)
     FakeWire(monkeypatch, error)
     found = answers(send_task({TopicPartition("out", 0): (1, 1)}), rows(("out", 0, 0, 0, 1, b"x")))
@@ -211,7 +211,7 @@ def test_a_failed_first_attempt_answers_instead_of_raising(monkeypatch, attempt,
 
 
 def test_blocks_that_differ_from_the_manifest_are_not_written(monkeypatch, attempt):
-    """The check comes before the first byte."""
+    """The check precedes the first byte."""
     attempt(0)
     wire = FakeWire(monkeypatch)
     found = answers(send_task({TopicPartition("out", 0): (2, 2)}), rows(("out", 0, 0, 0, 1, b"x")))
@@ -221,7 +221,7 @@ def test_blocks_that_differ_from_the_manifest_are_not_written(monkeypatch, attem
 
 
 def test_rows_of_another_seal_attempt_are_not_written(monkeypatch, attempt):
-    """The manifest read one copy of a block, Spark gave the send another one; all counts fit."""
+    """The manifest counted one copy of a block, and Spark gave the send another one; all counts match."""
     attempt(0)
     wire = FakeWire(monkeypatch)
     given = [("out", 0, 0, 0, 1, b"x"), ("out", 0, 1, 0, 1, b"y")]
@@ -233,7 +233,7 @@ def test_rows_of_another_seal_attempt_are_not_written(monkeypatch, attempt):
 
 
 def test_an_owner_that_holds_only_trailers_of_another_attempt_says_so(monkeypatch, attempt):
-    """Its batches went elsewhere: that is another copy too, and asks for a new seal."""
+    """Its batches went elsewhere: this also means another copy, and requires a new seal."""
     attempt(0)
     FakeWire(monkeypatch, AssertionError("must not connect"))
     found = answers(send_task(), rows((None, -1, 0, 0, 0, None), attempts={0: 999}))
@@ -242,7 +242,7 @@ def test_an_owner_that_holds_only_trailers_of_another_attempt_says_so(monkeypatc
 
 
 def test_a_streamed_task_ends_at_rows_of_another_seal_attempt(monkeypatch, attempt):
-    """What is written before them is aborted; nothing of their partition gets a receipt."""
+    """What was written before them is aborted; their partition gets no receipt."""
     attempt(0)
     wire = FakeWire(monkeypatch)
     first, second = TopicPartition("a", 0), TopicPartition("b", 0)
@@ -260,14 +260,14 @@ def test_a_streamed_task_ends_at_rows_of_another_seal_attempt(monkeypatch, attem
 
 
 def test_a_task_without_batches_answers_nothing(monkeypatch, attempt):
-    """An owner of partitions that got no record."""
+    """It owns partitions that got no record."""
     attempt(0)
     FakeWire(monkeypatch, AssertionError("must not connect"))
     assert answers(send_task(), rows((None, -1, 0, 0, 0, None))) == []
 
 
 def test_receipts_come_back_sorted():
-    """Whatever order tasks finish in."""
+    """In whatever order the tasks finish."""
     found = [json.dumps({"receipt": receipt("out", p, 5).to_dict()}) for p in (2, 0, 1)]
     manifest = SealedManifest(tuple(SealedTarget("out", p, 5, 1, 1) for p in range(3)))
     assert [r.partition for r in read_answers(found, manifest)] == [0, 1, 2]
@@ -281,7 +281,7 @@ def test_two_receipts_for_one_partition_are_refused():
 
 
 def test_a_missing_receipt_is_an_error():
-    """A partial write never commits."""
+    """A partial write must not commit."""
     manifest = SealedManifest(tuple(SealedTarget("out", p, 5, 1, 1) for p in range(2)))
     with pytest.raises(SendError, match="out-1"):
         read_answers([json.dumps({"receipt": receipt("out", 0, 5).to_dict()})], manifest)
@@ -299,7 +299,7 @@ def test_the_cause_is_shown_rather_than_what_other_tasks_saw_of_it():
 @pytest.mark.parametrize("ahead", [280.0, -280.0])
 @pytest.mark.parametrize("streamed", [False, True])
 def test_a_wrong_clock_neither_shortens_nor_lengthens_a_task(monkeypatch, attempt, ahead, streamed):
-    """The task has the seconds that were left to the driver, whatever time its host says it is."""
+    """The task gets the seconds that the driver had left, whatever its host's clock says."""
     attempt(0)
     wire, given = FakeWire(monkeypatch), []
     send = wire.send
@@ -317,11 +317,11 @@ def test_a_wrong_clock_neither_shortens_nor_lengthens_a_task(monkeypatch, attemp
 
 
 def test_bytes_stay_in_arrow_until_they_are_sent():
-    """Gathering copies no batch."""
+    """Collecting them copies no batch."""
     size = 1_000_000
     batch = rows(("out", 0, 0, 0, 1, b"x" * size))
     before = pa.total_allocated_bytes()
-    # Arrow does not count what Python holds.
+    # tracemalloc counts Python's memory, not Arrow's.
     tracemalloc.start()
     try:
         (pieces,) = gather([batch], ATTEMPTS).values()
@@ -334,5 +334,5 @@ def test_bytes_stay_in_arrow_until_they_are_sent():
 
 
 def test_secrets_are_not_in_the_tasks_repr():
-    """What is logged of a task names no credential."""
+    """A task's repr, which logs show, has no credential."""
     assert "TOPSECRET" not in repr(send_task())

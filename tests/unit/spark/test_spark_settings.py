@@ -1,4 +1,4 @@
-"""Settings of a session that several runs, in threads of one process, hold at once."""
+"""Session settings that several runs, in threads of one process, change at the same time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Session:
 @pytest.mark.parametrize("second", ["64", "512"], ids=["the same value", "another value"])
 @pytest.mark.parametrize("first_ends_first", [True, False])
 def test_the_last_of_two_runs_restores_the_session(before, second, first_ends_first):
-    """The other one keeps what it has set."""
+    """Until then, the other one keeps its settings."""
     spark = Session(**before)
     one, two = ExitStack(), ExitStack()
     one.enter_context(settings(spark, {"rows": "64"}))

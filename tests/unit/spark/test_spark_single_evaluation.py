@@ -1,4 +1,4 @@
-"""Evidence of a second evaluation: what the status store says becomes a seal that is made again, or none."""
+"""Evidence of a second evaluation in the status store makes the run seal again, or not."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ READ, AGGREGATED, SEALED, KEPT = ran(0, 1, 2), ran(1, 3, 4), ran(2, 5, 6), ran(3
 
 
 def test_each_stage_once_is_one_evaluation():
-    """Nothing was lost."""
+    """No data was lost."""
     assert computed_twice([READ, AGGREGATED, SEALED, KEPT]) is None
 
 
 @pytest.mark.parametrize("again", range(4))
 def test_a_second_attempt_of_any_stage_of_a_shuffling_transform_is_seen(again):
-    """Whichever lost something: what read it before may stand beside what reads it now."""
+    """Whatever was lost: earlier reads of it may be mixed with later ones."""
     runs = [READ, AGGREGATED, SEALED, KEPT]
     first = runs[again]
     runs[again] = StageRun(first.stage, 1, first.rdds, first.written)
@@ -45,24 +45,24 @@ def test_a_second_attempt_of_any_stage_of_a_shuffling_transform_is_seen(again):
 
 
 def test_a_shuffle_that_a_later_job_writes_again_is_seen():
-    """Adaptive execution makes a job of each shuffle: in the next one its stage has another number."""
+    """Adaptive execution makes a job of each shuffle: in the next job its stage has another number."""
     runs = [READ, AGGREGATED, ran(5, 3, 4, written=3), SEALED, KEPT]
     assert computed_twice(runs) == "Spark ran stage 1 of the transform again, as stage 5"
 
 
 def test_a_shuffle_that_is_empty_the_second_time_is_seen():
-    """The second evaluation gave the lost partitions nothing."""
+    """The second evaluation wrote no rows for the lost partitions."""
     assert computed_twice([READ, ran(4, 1, 2, written=0), SEALED, KEPT]) is not None
 
 
 def test_parts_of_a_result_are_no_second_evaluation():
-    """``df.show()`` reads partitions until it has enough rows: jobs with one stage each, of the same RDDs."""
+    """``df.show()`` reads partitions until it has enough rows: one-stage jobs over the same RDDs."""
     shown = [ran(0, 9, written=0), ran(1, 9, written=0), ran(2, 9, written=0)]
     assert computed_twice([*shown, ran(3, 1, 2), SEALED, KEPT]) is None
 
 
 def test_a_transform_without_a_shuffle_is_judged_by_its_rows():
-    """Seal tasks that run again seal other attempts; nothing stands below them."""
+    """Seal tasks that run again make other attempts; there is no stage below them."""
     again = StageRun(SEALED.stage, 1, SEALED.rdds, SEALED.written)
     assert computed_twice([again, KEPT]) is None
 
@@ -77,12 +77,12 @@ def test_a_transform_without_a_shuffle_is_judged_by_its_rows():
     ids=["a result that is half computed", "a result that is being computed", "too often"],
 )
 def test_a_job_that_spark_cannot_roll_back_is_sealed_again(reason):
-    """The words of Spark 4.0 to 4.2."""
+    """The messages are those of Spark 4.0 to 4.2."""
     assert not_rolled_back(RuntimeError(f"SparkException: Job aborted due to stage failure: {reason}"))
 
 
 def test_the_words_of_a_record_are_not_taken_for_sparks():
-    """Whoever writes records does not choose how a run ends."""
+    """Writers of records must not decide how a run ends."""
     text = (
         "SparkException: Job aborted due to stage failure: Task 0 in stage 1.0 failed 4 times, most recent "
         "failure: ValueError: Job aborted due to stage failure: cannot rollback a running result stage"
@@ -98,7 +98,7 @@ class Conf(dict):
 
 
 class Server:
-    """What a Spark Connect session says of its server."""
+    """A Spark Connect session, with what it reports about its server."""
 
     def __init__(self, version, **conf):
         self.version = version
@@ -130,7 +130,7 @@ BROADCAST = "+- BroadcastExchange HashedRelationBroadcastMode(List(input[0, bigi
     ],
 )
 def test_a_plan_of_which_a_server_does_not_tell_is_refused(version, plan):
-    """By name of the version, with a way on; another try would meet the same plan and server."""
+    """The error has the version and a remedy; a retry would meet the same plan and server."""
     with pytest.raises(ConfigurationError) as refused:
         ServerEvidence(Server(version)).admit(Plan(f"*(1) Project\n{plan}\n   +- BatchScan"))
     assert re.search(rf"Spark {version} .* classic session .*{REPEATABLE}=true", str(refused.value))
@@ -155,7 +155,7 @@ DISK, NO_DISK = "StorageLevel(disk, memory, deserialized, 1 replicas)", "Storage
 
 
 class Session:
-    """What a classic session on a cluster says of its settings and of a plan with caches."""
+    """A classic session on a cluster, with its settings and a plan with caches."""
 
     def __init__(self, *levels, filled=False, speculation="false", repeatable="false"):
         self.conf = Conf({REPEATABLE: repeatable})
@@ -195,7 +195,7 @@ class Session:
     ],
 )
 def test_a_cache_whose_blocks_may_be_computed_twice_is_refused(session, says):
-    """They do not fit, or tasks that read it at two places compute them side by side."""
+    """They do not fit, or tasks that read them in two places compute them concurrently."""
     with pytest.raises(ConfigurationError, match=f"{says}.*localCheckpoint.*{REPEATABLE}=true"):
         session.check()
 
@@ -211,7 +211,7 @@ def test_a_cache_whose_blocks_may_be_computed_twice_is_refused(session, says):
     ids=["no cache", "filled", "one place", "repeatable"],
 )
 def test_other_caches_are_taken(session):
-    """What is computed again then is seen."""
+    """Recomputation of their blocks is detected."""
     session.check()
 
 
@@ -231,7 +231,7 @@ def sealed(driver, *jobs, first=()):
 
 
 def test_a_seal_whose_stages_ran_once_is_taken():
-    """Its blocks are kept in the RDD that is counted: a cache, and no executor was lost."""
+    """Its blocks are in the counted RDD, which is a cache, and no executor was lost."""
     driver = Driver()
     evidence = sealed(driver, READ_JOB, SEAL_JOB, KEEP_JOB)
     driver.keep(6, "0", "1")
@@ -246,7 +246,7 @@ def test_a_second_attempt_below_the_seal_is_an_inconsistent_seal():
 
 
 def test_what_ran_before_the_seal_or_for_others_is_no_evidence():
-    """The seal before this one, and another run's jobs in the same session."""
+    """Jobs of the previous seal, and of another run in the same session."""
     driver = Driver()
     evidence = sealed(driver, READ_JOB, SEAL_JOB, KEEP_JOB, first=[[(8, 3, (1, 2), 10)]])
     driver.job((9, 2, (30, 31), 10), tags=("airflow-eos-another", "spark-session-1"))
@@ -254,7 +254,7 @@ def test_what_ran_before_the_seal_or_for_others_is_no_evidence():
 
 
 def test_a_second_attempt_in_a_thread_of_the_author_is_an_inconsistent_seal():
-    """A thread's jobs have the tags of Spark, and none of the run."""
+    """A thread's jobs have Spark's tags, but none of the run's."""
     driver = Driver()
     evidence = StatusStoreEvidence(driver, *TAG)
     driver.job((9, 1, (30, 31), 10), tags=("spark-session-1",))
@@ -265,7 +265,7 @@ def test_a_second_attempt_in_a_thread_of_the_author_is_an_inconsistent_seal():
 
 
 def test_a_cache_read_while_an_executor_is_lost_is_an_inconsistent_seal():
-    """Blocks are computed again without a second attempt of any stage."""
+    """Blocks are recomputed without a second attempt of any stage."""
     driver = Driver()
     evidence = sealed(driver, [(1, 0, (1, 2), 10)], [(2, None, (1, 2), 0), (4, 0, (5, 6), 0)])
     driver.keep(1, "0", "1")
@@ -274,7 +274,7 @@ def test_a_cache_read_while_an_executor_is_lost_is_an_inconsistent_seal():
     driver.executors["1"] = False
     with pytest.raises(InconsistentSeal, match="executor 1 was lost while the transform read a DataFrame"):
         evidence.check()
-    driver.rdd_blocks["1"] = 0  # idle, as dynamic allocation takes them away
+    driver.rdd_blocks["1"] = 0  # idle, so dynamic allocation removes it
     evidence.check()
 
 
@@ -294,7 +294,7 @@ CACHED_JOBS = [(1, 0, (1, 2), 10)], [(2, None, (1, 2), 0), (4, 0, (5, 6), 0)]
     ],
 )
 def test_a_cached_block_at_a_new_place_is_an_inconsistent_seal(before, after, copies):
-    """Its executor is dead, and the driver has not heard of that yet."""
+    """Its executor is dead, and the driver does not know that yet."""
     driver = Driver()
     driver.keep(1, before, copies=copies)
     evidence = sealed(driver, *CACHED_JOBS)
@@ -314,7 +314,7 @@ def test_a_cached_block_at_a_new_place_is_an_inconsistent_seal(before, after, co
     ],
 )
 def test_a_cached_block_that_stays_where_it_was_is_no_evidence(before, after, copies):
-    """It was filled in the seal, or a copy of it is gone."""
+    """It was filled during the seal, or only a copy of it is lost."""
     driver = Driver()
     driver.keep(1, before, copies=copies)
     evidence = sealed(driver, *CACHED_JOBS)
@@ -332,7 +332,7 @@ def test_a_cached_block_that_the_transform_does_not_read_is_no_evidence():
 
 
 def test_an_executor_lost_without_a_cache_is_no_evidence():
-    """The one that had nothing, as dynamic allocation takes them away."""
+    """Dynamic allocation removes executors that have no blocks."""
     driver = Driver()
     evidence = sealed(driver, READ_JOB, SEAL_JOB, KEEP_JOB)
     driver.executors["1"] = False
@@ -340,7 +340,7 @@ def test_an_executor_lost_without_a_cache_is_no_evidence():
 
 
 def test_events_that_spark_dropped_leave_it_open():
-    """It is sealed again, and the error names what to raise."""
+    """The run seals again, and the error names the setting to raise."""
     driver = Driver()
     evidence = sealed(driver, READ_JOB, SEAL_JOB, KEEP_JOB)
     driver.dropped = 1
@@ -349,14 +349,14 @@ def test_events_that_spark_dropped_leave_it_open():
 
 
 def test_a_job_that_spark_has_forgotten_leaves_it_open():
-    """The status store keeps so many jobs and no more."""
+    """The status store keeps a limited number of jobs."""
     evidence = sealed(Driver(evicts=True), READ_JOB, SEAL_JOB, KEEP_JOB)
     with pytest.raises(InconsistentSeal, match=r"forgotten job 1 .* raise spark\.ui\.retainedJobs"):
         evidence.check()
 
 
 def test_a_stage_that_spark_has_forgotten_leaves_it_open():
-    """Its job is still known."""
+    """Its job is still in the store."""
     driver = Driver()
     evidence = sealed(driver, READ_JOB, SEAL_JOB, KEEP_JOB)
     driver.forget_stage(0)
@@ -365,7 +365,7 @@ def test_a_stage_that_spark_has_forgotten_leaves_it_open():
 
 
 def test_a_status_store_that_does_not_catch_up_leaves_it_open(monkeypatch):
-    """Its queue is stuck behind a slow listener."""
+    """Its queue waits for a slow listener."""
     driver = Driver()
     evidence = sealed(driver, READ_JOB, SEAL_JOB, KEEP_JOB)
     monkeypatch.setattr(driver, "getJobIdsForTag", lambda _tag: [])

@@ -1,4 +1,4 @@
-"""Ranges are split so that all cores read, in an order that tasks' numbers keep."""
+"""Ranges are split so that all cores read, in the order of the task numbers."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_small_ranges_are_not_worth_several_tasks():
 
 
 def test_empty_ranges_need_no_task():
-    """Nothing to read, nothing planned."""
+    """There is nothing to read, and nothing is planned."""
     assert plan_slices([OffsetRange("t", 0, 7, 7)], 4) == []
 
 
@@ -70,7 +70,7 @@ many = st.lists(st.integers(0, 60_000), max_size=300).map(
 
 @given(st.one_of(ranges, many), st.integers(1, 16))
 def test_packed_slices_tile_the_ranges_exactly_and_in_order(wanted, slots):
-    """Whatever the plan: every offset in one slice, in the order of the ranges; a partition once a task."""
+    """Whatever the plan: every offset is in one slice, in order; a task has a partition at most once."""
     tasks = pack_slices(plan_slices(wanted, slots), slots)
     joined = []
     for together in tasks:
@@ -91,7 +91,7 @@ def test_packed_slices_tile_the_ranges_exactly_and_in_order(wanted, slots):
 @given(many, st.integers(1, 16))
 @example([OffsetRange("t", p, 0, 21_023 if p == 8 else 1) for p in range(9)], 4)
 def test_packed_tasks_are_about_even_and_enough(wanted, slots):
-    """No task has twice its share, no slot is left without work that has some to give."""
+    """No task has twice its share, and no slot is idle while another could give it work."""
     slices = plan_slices(wanted, slots)
     tasks = pack_slices(slices, slots)
     assert min(len(slices), slots) <= len(tasks) <= len(slices)
@@ -102,7 +102,7 @@ def test_packed_tasks_are_about_even_and_enough(wanted, slots):
 
 
 def test_two_thousand_small_partitions_are_a_handful_of_tasks():
-    """Ten records each on two cores: before, a Spark task for each."""
+    """Ten records each, on two cores; earlier, each had its own Spark task."""
     slices = plan_slices([OffsetRange("t", p, 0, 10) for p in range(2000)], 2)
     tasks = pack_slices(slices, 2)
     assert len(slices) == 2000
@@ -110,13 +110,13 @@ def test_two_thousand_small_partitions_are_a_handful_of_tasks():
 
 
 def test_large_partitions_keep_a_task_each():
-    """Half a million offsets are worth one, however many there are."""
+    """Half a million offsets are worth a task, however many there are."""
     slices = [OffsetRange("t", p, 0, 500_000) for p in range(40)]
     assert pack_slices(slices, 2) == tuple((one,) for one in slices)
 
 
 def test_few_small_partitions_keep_a_task_each():
-    """A process that takes long for each record is run on all cores, as before."""
+    """A process that is slow for each record uses all cores, as before."""
     slices = [OffsetRange("t", p, 0, 10) for p in range(4)]
     assert pack_slices(slices, 2) == tuple((one,) for one in slices)
 
@@ -137,7 +137,7 @@ def _closes(records):
 
 @pytest.mark.parametrize("read", [_fails, _leaves, _closes, id])
 def test_a_slice_that_is_not_read_to_its_end_is_refused(read, monkeypatch):
-    """Also after an error of the read that somebody has caught, and where its records were closed."""
+    """Also after an error of the read that the function caught, or if it closed the records."""
 
     def records(*_):
         yield 1

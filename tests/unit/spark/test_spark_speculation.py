@@ -1,4 +1,4 @@
-"""Whether a second attempt of a send task may be a copy, or the first must be lost."""
+"""Whether a second attempt of a send task may be a speculative copy, or proves that the first is lost."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from airflow_eos.spark.session import speculates
 
 
 class Session:
-    """A session with one setting, or none, or one that does not answer."""
+    """A session with one setting, none, or without an answer."""
 
     def __init__(self, value):
         self.conf = self
@@ -26,5 +26,5 @@ class Session:
     [(None, False), ("false", False), ("true", True), ("TRUE", True), (RuntimeError("hidden"), True)],
 )
 def test_speculation_is_taken_for_on_where_spark_does_not_say(value, expected):
-    """A copy must be waited for; a wait for nothing only costs time."""
+    """It must wait for the first attempt; an unnecessary wait only costs time."""
     assert speculates(Session(value)) is expected

@@ -1,4 +1,4 @@
-"""What a Python worker keeps between tasks; in a process of its own, for it is the process that changes."""
+"""What a Python worker keeps between tasks; in a separate process, because the test changes it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ assert seen() is None, "what came later must not be kept for ever"
 
 @pytest.mark.process
 def test_what_imports_made_is_out_of_the_collectors_sight_and_nothing_else() -> None:
-    """PySpark collects after every task: that must not look through NumPy, pandas and PyArrow."""
+    """PySpark collects garbage after every task: it must not scan NumPy, pandas and PyArrow."""
     done = subprocess.run(
         [sys.executable, "-c", _FROZEN_ONCE], capture_output=True, text=True, timeout=120, check=False
     )

@@ -1,4 +1,4 @@
-"""What the seal tasks of a table tell the driver: each file in its place, whoever is ready first."""
+"""The answers of a table's seal tasks: each file in its place, whichever task ends first."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from airflow_eos.wire.client_config import ClientConfig
 
 @dataclass
 class Writer:
-    """Remembers what it wrote."""
+    """Records what it wrote."""
 
     flush_bytes: int = 1 << 30
     written: list[pa.Table] = field(default_factory=list)
@@ -46,7 +46,7 @@ def blocks_of(batches, rows):
 
 
 def test_files_come_in_the_order_of_their_tasks():
-    """Blocks arrive as shuffles end; an upsert needs to know which row is the last."""
+    """Blocks arrive in the order of shuffles; an upsert has to know which row is the last."""
     task = TableSealTask(ClientConfig.of({"bootstrap.servers": "b:1"}), Writer(flush_bytes=1))
     second = sealed_by(task, [batch(v=[3])], 1)
     first = sealed_by(task, [batch(v=[1]), batch(v=[2])], 0)
@@ -57,7 +57,7 @@ def test_files_come_in_the_order_of_their_tasks():
 
 
 def test_a_trial_writes_nothing():
-    """The search for a record processes parts of a range many times: no file is left of any."""
+    """The search for a record processes parts of a range many times, and leaves no files."""
     writer = Writer(flush_bytes=1)
     task = TableSealTask(ClientConfig.of({"bootstrap.servers": "b:1"}), writer, writes=False)
     assert sealed_by(task, [batch(v=[1]), batch(v=[2])], 0) == []
@@ -65,7 +65,7 @@ def test_a_trial_writes_nothing():
 
 
 def test_rows_of_different_columns_go_to_different_files():
-    """A column that is left out is not there: its rows take the table's default."""
+    """A missing column gets the table's default in its rows."""
     writer = Writer()
     task = TableSealTask(ClientConfig.of({"bootstrap.servers": "b:1"}), writer)
     sealed_by(task, [batch(v=[1]), batch(v=[2]), batch(v=[3], w=[3]), batch(v=[4])], 0)

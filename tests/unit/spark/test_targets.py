@@ -1,4 +1,4 @@
-"""What a topic's settings refuse is found before it is sent, and nothing else is refused."""
+"""Records that a topic's settings refuse are found before they are sent, and no others are refused."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def times(*values):
     ],
 )
 def test_a_compacted_topic_needs_keys(settings, needs_keys):
-    """The policy is a list; where it may not be read the broker decides."""
+    """The policy is a list; if it may not be read, the broker decides."""
     target = TargetTopic.of("t", {0: 1}, settings)
     assert target.needs_keys is needs_keys
     some = pa.chunked_array([pa.array([b"k", None], pa.binary())])
@@ -56,7 +56,7 @@ def test_a_compacted_topic_needs_keys(settings, needs_keys):
     ],
 )
 def test_limits_of_timestamps_are_those_of_the_topic(settings, before, after):
-    """Brokers below 4.0 have one setting for both; LogAppendTime has none."""
+    """Brokers before 4.0 have one setting for both; LogAppendTime has no limits."""
     target = TargetTopic.of("t", {0: 1}, {"message.timestamp.type": "CreateTime", **settings})
     assert (target.before_ms, target.after_ms) == (before, after)
     target = TargetTopic.of("t", {0: 1}, {"message.timestamp.type": "LogAppendTime", **settings})
@@ -78,7 +78,7 @@ def test_a_timestamp_is_refused_here_only_far_beyond_the_limits(off):
 
 
 def test_any_timestamp_from_1970_on_is_taken_where_there_is_no_limit():
-    """Also the largest number, and none. Brokers take older ones, and can then not compact the partition."""
+    """Also the largest number, and -1. Brokers accept earlier ones, but then cannot compact the log."""
     target = TargetTopic("t", {0: 1})
     target.check(4, None, times(-1, None, 0, 2**63 - 1))
     target.check(1, None, times(None))

@@ -1,4 +1,4 @@
-"""What PySpark's clients log at DEBUG holds no serialised task."""
+"""The DEBUG logs of PySpark's clients have no serialised tasks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PICKLED = pickle.dumps({"config": {"sasl.password": "password-marker"}, "padding
 
 @pytest.fixture
 def logged(caplog):
-    """Log a message with a logger of PySpark's; return what handlers get."""
+    """Log a message with one of PySpark's loggers; return what handlers get."""
     hide_tasks()
     hide_tasks()
 
@@ -35,7 +35,7 @@ def logged(caplog):
 
 @pytest.mark.parametrize("name", ["py4j.clientserver", "py4j.java_gateway"])
 def test_arguments_in_base64_are_cut_from_commands_to_the_jvm(logged, name):
-    """A plain search for the password does not find it there; who decodes the line does."""
+    """A plain search for the password does not find it there, but decoding the line does."""
     text = base64.b64encode(PICKLED).decode()
     command = f"c\no12\nmapInPandas\nj{text}\nro3\ne\n"
     shown = logged(name, f"Command to send: {command}")
@@ -43,7 +43,7 @@ def test_arguments_in_base64_are_cut_from_commands_to_the_jvm(logged, name):
 
 
 def test_bytes_are_cut_from_plans_of_spark_connect(logged):
-    """The plan as its client writes it, with a function of ours in it."""
+    """The plan as its client logs it, with a function of ours."""
     from google.protobuf import text_format
     from pyspark.sql.connect.proto import CommonInlineUserDefinedFunction, PythonUDF
 
@@ -59,5 +59,5 @@ def test_bytes_are_cut_from_plans_of_spark_connect(logged):
 
 
 def test_short_messages_are_as_they_were(logged):
-    """Arguments stay arguments."""
+    """Their arguments stay unchanged."""
     assert logged("py4j.clientserver", "Answer received: %s", "!yro12") == "Answer received: !yro12"

@@ -1,4 +1,4 @@
-"""A process function is tried without Kafka: an Arrow one without Spark, too."""
+"""Trials of a process function without Kafka; an Arrow function needs no Spark either."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HEADER_NOT_UTF8 = pa.ListArray.from_arrays(
 
 
 def test_an_apps_function_as_it_is():
-    """Bytes in, bytes out, with key, headers and time."""
+    """It gets and returns bytes, with key, headers and timestamp."""
     given = SourceRecord(b"to ann@example.com", key=b"1", headers=[("h", b"x"), ("n", None)], timestamp=NOON)
     written = try_process(hide_addresses, [given, SourceRecord(None)])
     assert written == [
@@ -38,7 +38,7 @@ def test_an_apps_function_as_it_is():
 
 
 def test_each_partition_is_a_batch_with_its_offsets():
-    """As in a run: nothing sees two partitions at once."""
+    """As in a run: no batch has rows of two partitions."""
     seen = []
 
     @arrow_process
@@ -73,7 +73,7 @@ def test_each_partition_is_a_batch_with_its_offsets():
     ],
 )
 def test_what_the_sink_cannot_write_fails_as_in_a_run(columns, sink, says):
-    """Columns and rows."""
+    """Both columns and rows are checked."""
 
     @arrow_process
     def wrong(batch):
@@ -84,7 +84,7 @@ def test_what_the_sink_cannot_write_fails_as_in_a_run(columns, sink, says):
 
 
 def test_topics_of_rows_are_kept_and_read_ones_mean_the_sink():
-    """Routing as in a run."""
+    """Rows are routed as in a run."""
 
     @arrow_process
     def route(batch):
@@ -94,7 +94,7 @@ def test_topics_of_rows_are_kept_and_read_ones_mean_the_sink():
 
 
 def test_wrong_records_are_the_tests_own_mistake():
-    """And a function of DataFrames needs a session."""
+    """A function on DataFrames needs a session."""
     with pytest.raises(ConfigurationError, match="'other'"):
         try_process(hide_addresses, [SourceRecord(b"", topic="other")])
     with pytest.raises(ConfigurationError, match="does not ascend"):

@@ -1,4 +1,4 @@
-"""Class data that a task has written for those that follow it."""
+"""Class data (CDS) that a task has written for later tasks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LIMIT = 180
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where archives belong; it does not exist yet."""
+    """The folder for archives, which does not exist yet."""
     monkeypatch.setattr(jvm, "java", find_java)
     return tmp_path / "class-data"
 
@@ -45,13 +45,13 @@ def log_of(folder: Path) -> Path:
 
 
 def test_of_tasks_without_class_data_one_has_them_written(folder: Path, started: list[Path]) -> None:
-    """Those that follow see the file of its output."""
+    """Later tasks find its output file."""
     assert [bool(write_in_background(folder)) for _ in range(3)] == [True, False, False]
     assert len(started) == 1
 
 
 def test_after_a_day_without_an_archive_another_process_is_started(folder: Path, started: list[Path]) -> None:
-    """The first one was ended, or failed; its file says why until then."""
+    """The first one was killed, or failed; its file has the reason until then."""
     write_in_background(folder)
     log_of(folder).write_text("No space left on device")
     os.utime(log_of(folder), (time.time() - AGAIN_AFTER - 60,) * 2)
@@ -114,10 +114,10 @@ for written in sys.argv[1:]:
 
 
 def run_tasks(folder: Path, *written: str) -> list[str]:
-    """Start and stop Spark as tasks do, in one process.
+    """Start and stop Spark like tasks, in one process.
 
-    :param written: the option whether class data are written, for each task.
-    :return: for each, whether the folder was there at its end, and the options of its JVM.
+    :param written: for each task, the option whether class data are written.
+    :return: for each, whether the folder existed at its end, and the options of its JVM.
     """
     environment = {name: value for name, value in os.environ.items() if name != jvm.OPTIONS_VARIABLE}
     environment |= {
@@ -138,7 +138,7 @@ def run_tasks(folder: Path, *written: str) -> list[str]:
 @pytest.mark.chaos
 @pytest.mark.jvm
 def test_the_first_task_has_them_written_and_the_next_one_starts_with_them(folder: Path) -> None:
-    """The process outlives the task; an option says that no task starts one."""
+    """The process outlives the task; an option prevents tasks from starting one."""
     refused, first = run_tasks(folder, "False", "True")
     assert refused.startswith("False ")
     assert first.startswith("True ")

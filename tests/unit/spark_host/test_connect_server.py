@@ -1,4 +1,4 @@
-"""Before the host's Spark Connect server starts: its private folder, token, ports and environment."""
+"""Preparations of the host's Spark Connect server: its private folder, token, ports and environment."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_the_token_is_private_and_in_no_command(folder: Path) -> None:
 
 
 def test_port_and_token_stay(folder: Path) -> None:
-    """The connection in Airflow stays true; with another port the token stays."""
+    """The connection in Airflow stays valid; with another port the token stays."""
     assert read_access(folder) is None
     first = start(folder).access
     assert start(folder).access == first == read_access(folder)
@@ -82,7 +82,7 @@ def test_port_and_token_stay(folder: Path) -> None:
 
 
 def test_one_server_has_the_folder(folder: Path) -> None:
-    """As long as its process lives, whatever that has become; the connection of the first one stays true."""
+    """As long as its process lives, in whatever state; the connection of the first one stays valid."""
     prepare(folder)
     first = read_access(folder)
     with pytest.raises(ConfigurationError, match=r"of .*server runs already"):
@@ -93,7 +93,7 @@ def test_one_server_has_the_folder(folder: Path) -> None:
 
 
 def test_a_port_in_use_is_named(folder: Path) -> None:
-    """Asked for, or that of the last start: with another one the connection in Airflow would be wrong."""
+    """A given port, or that of the last start: another one would make the connection in Airflow wrong."""
     port = start(folder).access.port
     with socket.create_server(("127.0.0.1", port)):
         for asked in (port, None):
@@ -102,7 +102,7 @@ def test_a_port_in_use_is_named(folder: Path) -> None:
 
 
 def test_nobody_else_answers_for_localhost(folder: Path) -> None:
-    """The port of ::1 is kept, and takes no connection; where somebody has it, that is an error."""
+    """The port is also held on ::1, without accepting; if another process has it, that is an error."""
     with socket.socket(socket.AF_INET6) as other:
         other.bind(("::1", 0))
         port = other.getsockname()[1]
@@ -120,7 +120,7 @@ def test_nobody_else_answers_for_localhost(folder: Path) -> None:
 
 @pytest.mark.parametrize("mode", [0o755, 0o770, 0o701])
 def test_a_folder_that_others_may_enter_is_refused(folder: Path, mode: int) -> None:
-    """Somebody may have put files there."""
+    """Another user may have put files there."""
     folder.mkdir()
     folder.chmod(mode)
     with pytest.raises(ConfigurationError, match="server is not private"):
@@ -146,7 +146,7 @@ def test_a_folder_of_somebody_else_or_a_link_is_refused(
 
 @pytest.mark.parametrize("kind", ["symbolic link", "hard link", "readable", "fifo", "not JSON", "no token"])
 def test_a_planted_connection_is_refused(folder: Path, tmp_path: Path, kind: str) -> None:
-    """Its token would be known to whoever wrote it; nothing is started, and nothing is overwritten."""
+    """Its author would know the token; nothing is started, and nothing is overwritten."""
     connection = start(folder).connection
     text = connection.read_text()
     other = tmp_path / "planted.json"
@@ -213,7 +213,7 @@ def test_the_server_gets_no_secrets_of_airflow(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_local_server_is_private_and_a_cluster_reaches_its_driver(folder: Path) -> None:
-    """The settings of a local driver, and on a cluster none of them but the UI's."""
+    """A local server has the settings of a local driver, one on a cluster only the UI's."""
     assert {"spark.authenticate=true", "spark.driver.host=127.0.0.1"} <= set(start(folder).command)
     there = " ".join(start(folder, master="spark://master:7077").command)
     assert "spark.authenticate" not in there
@@ -222,14 +222,14 @@ def test_a_local_server_is_private_and_a_cluster_reaches_its_driver(folder: Path
 
 
 def test_without_spark_itself_there_is_no_server(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only its client is installed."""
+    """Only Spark's client is installed."""
     monkeypatch.setattr("pyspark.util.is_remote_only", lambda: True)
     with pytest.raises(ConfigurationError, match="only Spark's client"):
         start(folder)
 
 
 def test_a_spark_that_takes_no_token_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would answer everybody on the host."""
+    """It would serve every user of the host."""
     monkeypatch.setattr(connect_server, "_TOKEN_CHECK", "absent.class")
     with pytest.raises(ConfigurationError, match="takes no token: install a newer Spark"):
         start(folder)

@@ -1,4 +1,4 @@
-"""The JVM of a local session: quick for small runs, and its classes from an archive that can be trusted."""
+"""The JVM of a local session: fast for small runs, with classes from a trustworthy archive."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_optimising_compiler_is_for_many_rows(
     archive: Path, offsets: int, rows: bool, quick: bool
 ) -> None:
-    """Records of an Arrow process are no rows of the JVM; the archive is for all."""
+    """Records of an Arrow process are not rows in the JVM; all runs use the archive."""
     options = jvm.options_for(offsets, archive.parent, rows=rows).split()
     assert ("-XX:TieredStopAtLevel=1" in options) is quick
     assert {*jvm.LATE_OPTIMISER}.isdisjoint(options) is quick
@@ -62,7 +62,7 @@ def test_the_serial_collector_is_for_few_cores_or_records(
 def test_an_archive_that_others_could_write_is_not_used(
     archive: Path, writable: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What it holds is run; where there is none the log says how to get one."""
+    """Its contents are executed; without an archive the log says how to create one."""
     caplog.set_level("INFO")
     if writable == "archive":
         archive.chmod(0o664)
@@ -76,7 +76,7 @@ def test_an_archive_that_others_could_write_is_not_used(
 
 
 def test_another_java_or_spark_has_an_archive_of_its_own(archive: Path, tmp_path: Path) -> None:
-    """One that does not fit would be ignored, and nobody would see why."""
+    """One that does not fit would be silently ignored."""
     jar = tmp_path / "a.jar"
     jar.write_bytes(b"a")
     first = class_data.archive_path(tmp_path, "spark", find_java(), [jar])
@@ -86,7 +86,7 @@ def test_another_java_or_spark_has_an_archive_of_its_own(archive: Path, tmp_path
 
 
 def test_without_java_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Where Spark itself would say that a file is missing."""
+    """Spark itself would only report a missing file."""
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(ConfigurationError, match="Java 17"):
         jvm.java()
@@ -98,7 +98,7 @@ echo $! > %s
 echo "$SPARK_SUBMIT_OPTS" > %s
 wait
 """
-"""In place of a Python process and its JVM: the child outlives its parent."""
+"""Replaces a Python process and its JVM: the child outlives its parent."""
 
 
 def test_a_session_that_takes_too_long_is_ended_with_its_jvm(
@@ -148,7 +148,7 @@ log.getLogger("org.apache.spark.SparkContext").error("another", failure)
 
 @pytest.fixture(scope="module")
 def session(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], list[str], list[str]]:
-    """Which classes a session of ours loaded, and what it said on standard output and standard error."""
+    """The classes that one of our sessions loads, and its output on standard output and standard error."""
     write_archive()
     home = tmp_path_factory.mktemp("a home with spaces")
     seen = tmp_path_factory.mktemp("jvm") / "classes"
@@ -175,7 +175,7 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], list[s
 def test_a_session_takes_its_classes_from_the_archive(
     session: tuple[list[str], list[str], list[str]],
 ) -> None:
-    """Asked of the JVM itself: a wrong option would be ignored in silence."""
+    """The JVM itself confirms it: a wrong option would be silently ignored."""
     lines, _, _ = session
     assert sum("shared objects file (top)" in line for line in lines) > _ENOUGH
 
@@ -184,14 +184,14 @@ def test_a_session_takes_its_classes_from_the_archive(
 def test_only_errors_of_a_session_go_to_standard_error(
     session: tuple[list[str], list[str], list[str]],
 ) -> None:
-    """A task log marks all that stands there as an error; two lines are the JVM's, before any setting."""
+    """A task log marks everything there as an error; two lines are the JVM's, before any setting."""
     _, out, err = session
     jvms = ("Picked up JAVA_TOOL_OPTIONS", "WARNING: Using incubator modules")
     said, *other = [line for line in err if not line.startswith(jvms)]
     assert said.endswith("ERROR Executor: Exception in task 0.0")
     warned, lost = out
     assert warned.endswith("WARN Utils: Service 'x' could not bind")
-    # What a run tells itself of a task that failed is one line here, everything else is whole.
+    # A run's own report of a failed task is one line here, everything else is complete.
     assert lost.endswith("WARN TaskSetManager: Lost task 0.0: x")
     assert other[0].endswith("ERROR SparkContext: another")
     assert any(line.startswith("\tat ") for line in other)
@@ -204,7 +204,7 @@ def test_only_errors_of_a_session_go_to_standard_error(
 def test_a_log_configuration_of_somebodys_own_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, ours: bool
 ) -> None:
-    """Ours would take its place: it is left out."""
+    """Ours would replace it, so it is omitted."""
     monkeypatch.delenv("SPARK_CONF_DIR", raising=False)
     monkeypatch.setenv("SPARK_HOME", str(tmp_path))
     (tmp_path / "conf").mkdir()

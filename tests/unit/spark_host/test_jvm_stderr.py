@@ -1,4 +1,4 @@
-"""What a JVM that starts here says first, and where it goes."""
+"""The first lines of a JVM that starts here, and where they go."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ for thread in threading.enumerate():
 
 
 def said(says: str, before: str = "", *, told: bool = True) -> tuple[list[str], list[str]]:
-    """Return both outputs of a process that starts a child so; the child goes on when that has started."""
+    """Return both outputs of a process that starts a child; the child continues once that has started."""
     done = subprocess.run(
         [sys.executable, "-c", _PROGRAM.format(says=says, before=before, told=told)],
         capture_output=True,
@@ -41,7 +41,7 @@ def said(says: str, before: str = "", *, told: bool = True) -> tuple[list[str], 
 
 
 def test_only_what_every_jvm_says_goes_to_standard_output():
-    """All else stays where it was, also what comes much later, and what has no end of line."""
+    """Everything else stays where it was, also what comes much later, and what has no newline."""
     out, err = said(
         "echo WARNING: Using incubator modules: jdk.incubator.vector >&2; echo wrong >&2; echo plain; "
         "read go; echo late >&2; printf unended >&2"
@@ -63,13 +63,13 @@ def test_the_same_words_later_on_are_left_alone():
 
 
 def test_megabytes_pass():
-    """A pipe holds 64 kB: somebody reads it."""
+    """A pipe buffers 64 kB, so it must be read."""
     _, err = said("read go; yes 123456789 | head -c 3000000 >&2")
     assert sum(len(line) + 1 for line in err if line == "123456789") == 3_000_000
 
 
 def test_a_jvm_that_fails_before_it_tells_its_port_is_ended():
-    """PySpark asks for its end or its port, without end: threads that are left keep such a JVM alive."""
+    """PySpark waits for its end or its port without limit: remaining threads keep such a JVM alive."""
     starts = r"""
 import subprocess
 from airflow_eos.spark_host.jvm_stderr import sorted_first_lines
@@ -88,6 +88,6 @@ with sorted_first_lines():
 
 
 def test_without_a_standard_error_nothing_is_changed():
-    """As of a daemon that closed it."""
+    """For example in a daemon that closed it."""
     out, err = said("echo plain", before="os.close(2)", told=False)
     assert (out, err) == (["plain"], [])

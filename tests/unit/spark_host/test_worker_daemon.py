@@ -1,4 +1,4 @@
-"""The daemon that Python workers fork from: what it has imported, when it and they end."""
+"""The daemon that forks Python workers: its imports, and when it and its workers end."""
 
 import importlib.util
 import io
@@ -26,10 +26,10 @@ raise SystemExit(WRAPPED(daemon.worker)(ours, True))
 @pytest.mark.parametrize("options", [(), ("-X", "dev", "-W", "ignore")], ids=["", "finalizers-report"])
 @pytest.mark.parametrize("wrapped", ["end_quietly", "(lambda worker: worker)"])
 def test_an_idle_worker_that_spark_ends_says_nothing(wrapped, options):
-    """In a session that waits for more than a minute; PySpark's own worker writes a stack into the log.
+    """In a session that is idle for more than a minute; PySpark's own worker logs a stack trace.
 
-    A file whose last bytes cannot be written says so when it is finalized: always from Python 3.13 on, before
-    that in development mode. Only that is seen of PySpark 4.0, which passes over the failed flush.
+    A file whose last bytes cannot be written reports it in its finalizer: always from Python 3.13 on, before
+    only in development mode. PySpark 4.0, which ignores the failed flush, shows only that.
     """
     passed_over = pyspark.__version__.startswith("4.0.") and sys.version_info < (3, 13) and not options
     quiet = wrapped == "end_quietly" or passed_over
@@ -43,7 +43,7 @@ def test_an_idle_worker_that_spark_ends_says_nothing(wrapped, options):
 
 
 def sent_of(send, text):
-    """Return what Spark gets of an exception: what it is told first, and the text, if any follows."""
+    """Return what Spark gets of an exception: its announcement, and the text, if any follows."""
     sent = io.BytesIO()
     try:
         raise ValueError(text)
@@ -93,11 +93,11 @@ time.sleep(60)
 
 @pytest.mark.process
 def test_a_worker_daemon_ends_when_it_has_had_no_worker_for_a_while() -> None:
-    """Not before, and no worker ends by it: Spark would keep one for each session there ever was."""
+    """Not earlier, and no worker ends because of it: otherwise Spark would keep one for each past session."""
     done = subprocess.run([sys.executable, "-c", DAEMON], stdout=subprocess.PIPE, check=False, timeout=30)
     assert (done.returncode, done.stdout) == (7, b"had children\n")
 
 
 def test_what_the_worker_daemon_imports_is_there() -> None:
-    """A module that was renamed would cost time in silence."""
+    """A renamed module would silently cost time."""
     assert [name for name in PRELOADED if importlib.util.find_spec(name) is None] == []

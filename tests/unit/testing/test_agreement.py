@@ -1,4 +1,4 @@
-"""Checks beside the output itself: the ledger's sums and tiling, and what a reader saw."""
+"""Checks in addition to the output: the ledger's sums and tiling, and what a reader saw."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def test_ranges_that_tile_and_sums_that_fit_are_well():
 
 
 def test_a_sum_that_differs_from_the_output_is_told():
-    """The ledger's counts are the brokers' claim of what was written."""
+    """The ledger's counts are what the brokers acknowledged."""
     assert list(ledger_complaints(RUNS, 16)) == ["the ledger counts 15 written records, readers see 16"]
 
 
 def test_a_range_that_was_read_twice_in_part_is_told():
-    """Nothing has more records than offsets, whatever the sums say."""
+    """No range has more records than offsets, whatever the sums are."""
     twice = replace(RUNS[1], records_read_by_partition={"src-0": RUNS[1].ranges[0].span + 1})
     (complaint,) = ledger_complaints([RUNS[0], twice], 15)
     assert "read 6 records of src-0 in a range of 5 offsets" in complaint
@@ -77,14 +77,14 @@ def seen(monkeypatch):
 
 
 def test_a_reader_that_saw_what_is_there_is_content(seen):
-    """All of it, at its offsets."""
+    """It saw all records, at their offsets."""
     with WatchingReader({}, "out") as reader:
         pass
     assert list(reader.complaints(seen)) == []
 
 
 def test_what_a_reader_never_saw_is_told(seen):
-    """A reader that stands still proves nothing."""
+    """A reader that is stuck proves nothing."""
     with WatchingReader({}, "out") as reader:
         pass
     more = [Record("out", 0, n, None, b"%d" % n, (), 0, 0) for n in (8, 9)]
@@ -94,7 +94,7 @@ def test_what_a_reader_never_saw_is_told(seen):
 
 
 def test_a_reader_that_ends_early_says_why(monkeypatch):
-    """Its thread has no other way to tell."""
+    """Its thread cannot report an error in another way."""
 
     def fails(*_):
         raise OSError("gone")
@@ -107,7 +107,7 @@ def test_a_reader_that_ends_early_says_why(monkeypatch):
 
 
 def test_what_a_reader_saw_and_is_gone_is_told(seen):
-    """Committed records are never taken back, nor changed."""
+    """Committed records never disappear or change."""
     with WatchingReader({}, "out", check=lambda record: "odd" if record.offset == 3 else None) as reader:
         pass
     complaints = list(reader.complaints(seen[:1]))
@@ -133,7 +133,7 @@ STATES = (
 
 
 def test_states_that_are_finished():
-    """Everything else is a transaction that some reader waits for."""
+    """In any other state some reader waits for the transaction."""
     found = [
         SimpleNamespace(transactional_id=f"{name}.{state}", transaction_state=state)
         for name in ("ours", "theirs")
@@ -141,7 +141,7 @@ def test_states_that_are_finished():
     ]
     answer = SimpleNamespace(error_code=0, transaction_states=found)
     coordinator = SimpleNamespace(send=lambda _request, _node: answer, wait=lambda sent: sent)
-    assert list(agreement._open_ones(coordinator, 1, "ours.")) == [
+    assert list(agreement._open_transactions(coordinator, 1, "ours.")) == [
         f"transaction ours.{state} is {state}"
         for state in ("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
     ]

@@ -1,4 +1,4 @@
-"""The client of Airflow's REST API, without Airflow: a server that answers as one does."""
+"""The client of Airflow's REST API, without Airflow: a server answers in its place."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ TOKEN = "everybody's"
 
 
 class Server(ThreadingHTTPServer):
-    """Wants a token, as Airflow 3.1 does.
+    """Requires a token, like Airflow 3.1.
 
-    :param gives: it gives one to everybody.
+    :param gives: whether it gives one to everybody.
     """
 
     def __init__(self, *, gives: bool) -> None:
@@ -60,7 +60,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
 
 
 def test_the_token_that_everybody_gets_is_taken_once(server: Server) -> None:
-    """Airflow 3.1 refuses a request without one, also where all users are administrators."""
+    """Airflow 3.1 refuses a request without one, even if all users are administrators."""
     api = AirflowApi(f"http://127.0.0.1:{server.server_port}")
     assert api.import_errors() == ""
     assert api.has_dag("flights")

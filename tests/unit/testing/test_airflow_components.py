@@ -1,4 +1,4 @@
-"""The leader of an Airflow's components: one that ended is started again when somebody asks for it."""
+"""The supervisor of Airflow's components: one that has ended is restarted on request."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COMMANDS = {name: ["sh", "-c", f"echo {name}; exec sleep 600"] for name in ("one
 
 
 def test_a_component_is_started_again_and_only_that(tmp_path: Path) -> None:
-    """Its process id and its output are where they were; nobody else notices."""
+    """Its process id and output stay in the same files; other components are not affected."""
     leader = [sys.executable, "-I", "-S", airflow_components.__file__, json.dumps(COMMANDS)]
     session = Session(leader, env=os.environ, home=tmp_path, log_path=tmp_path / "leader.log", keep=True)
     try:
@@ -39,7 +39,7 @@ def test_a_component_is_started_again_and_only_that(tmp_path: Path) -> None:
 
 
 def test_processes_stand_still_for_a_block() -> None:
-    """They go on behind it, also when one of them is gone."""
+    """They continue after it, also if one of them is gone."""
     gone = os.spawnlp(os.P_NOWAIT, "sleep", "sleep", "600")
     there = os.spawnlp(os.P_NOWAIT, "sleep", "sleep", "600")
     try:

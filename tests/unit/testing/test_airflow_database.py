@@ -1,4 +1,4 @@
-"""Processes that write to a SQLite database stand still, and hold no lock of it."""
+"""Processes that write to a SQLite database are stopped while they hold no lock on it."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def test_other_jars_mean_another_archive(monkeypatch, tmp_path):
 
 
 def test_old_archives_of_the_same_version_are_dropped(tmp_path):
-    """At most four archives of a version stay, the newest ones; other versions are left alone."""
+    """At most the four newest archives of a version stay; other versions are not affected."""
     folder = tmp_path / "class-data"
     dumped = tmp_path / "classes.jsa"
     dumped.write_bytes(b"archive")

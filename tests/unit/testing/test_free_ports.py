@@ -34,7 +34,7 @@ def test_a_port_in_use_is_not_offered(monkeypatch):
 
 
 def test_a_port_is_free_at_once_when_its_server_is_gone():
-    """The server closed first: its connection waits in TIME_WAIT, which keeps no other server away."""
+    """The server closed first: its connection is in TIME_WAIT, which blocks no other server."""
     with socket.socket() as server:
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         server.bind((ports.HOST, 0))

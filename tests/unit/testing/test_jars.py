@@ -1,4 +1,4 @@
-"""Fetching the broker's jars, with a stand-in for Java that behaves as Ivy does."""
+"""Fetching the broker's jars, with a fake Java that behaves like Ivy."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ touch "$folder/scala-library-2.13.18.jar"
 
 
 class FakeIvy:
-    """A ``java`` that acts as Ivy and remembers how it was called."""
+    """A ``java`` that acts as Ivy and records its calls."""
 
     def __init__(self, folder: Path, last: str) -> None:
         self._calls = folder / "calls"
@@ -68,7 +68,7 @@ def test_jars_are_fetched_once(cache, ivy):
 
 
 def test_concurrent_first_fetches_fetch_once(cache, ivy):
-    """Whoever comes second waits for the first and finds the folder complete."""
+    """The second process waits for the first and finds the folder complete."""
     found = []
     threads = [threading.Thread(target=lambda: found.append(jars.fetch_jars("4.3.1"))) for _ in range(4)]
     for thread in threads:
@@ -81,7 +81,7 @@ def test_concurrent_first_fetches_fetch_once(cache, ivy):
 
 
 def test_a_failed_fetch_leaves_no_folder_and_tells_what_ivy_said(cache, monkeypatch, tmp_path):
-    """Half a download is never taken for the jars: the next use tries again."""
+    """A partial download is never taken for the jars: the next use tries again."""
     broken = FakeIvy(tmp_path, "echo 'UNRESOLVED DEPENDENCIES'; exit 1")
     monkeypatch.setattr(jars, "find_java", lambda: broken.executable)
 
@@ -92,7 +92,7 @@ def test_a_failed_fetch_leaves_no_folder_and_tells_what_ivy_said(cache, monkeypa
 
 
 def test_the_remains_of_a_killed_fetch_are_removed_by_the_next_one(cache, ivy):
-    """A process that died while it fetched does not leave its downloads in the cache for ever."""
+    """The downloads of a process that died do not stay in the cache for ever."""
     remains = cache / ".kafka-4.3.1-abc" / "ivy"
     remains.mkdir(parents=True)
 
@@ -102,7 +102,7 @@ def test_the_remains_of_a_killed_fetch_are_removed_by_the_next_one(cache, ivy):
 
 
 def test_ivy_reports_success_without_the_broker_jar(cache, monkeypatch, tmp_path):
-    """An exit code of 0 is not believed where the broker's own jar is missing."""
+    """An exit code of 0 is not trusted if the broker's own jar is missing."""
     empty = FakeIvy(tmp_path, "exit 0")
     monkeypatch.setattr(jars, "find_java", lambda: empty.executable)
 
@@ -113,7 +113,7 @@ def test_ivy_reports_success_without_the_broker_jar(cache, monkeypatch, tmp_path
 
 
 def test_a_mirror_is_used_through_ivy_settings(cache, ivy, monkeypatch):
-    """The settings file of a site reaches Ivy."""
+    """Ivy gets a site's settings file."""
     monkeypatch.setenv("AIRFLOW_EOS_IVY_SETTINGS", "/etc/site/ivysettings.xml")
 
     jars.fetch_jars("4.3.1")
@@ -132,7 +132,7 @@ def test_ivy_gets_a_cache_of_its_own(cache, ivy):
 
 
 def test_a_folder_without_the_broker_jar_is_named(cache):
-    """A damaged cache says which folder to remove."""
+    """The error for a damaged cache names the folder to remove."""
     (cache / "kafka-4.3.1").mkdir(parents=True)
 
     with pytest.raises(EmbeddedKafkaError, match=r"holds no kafka_2.13-4.3.1.jar: remove the folder"):
@@ -148,7 +148,7 @@ def test_a_folder_without_the_broker_jar_is_named(cache):
     ],
 )
 def test_the_cache_folder_follows_the_environment(environment, expected, monkeypatch):
-    """Own variable, then XDG, then the home folder."""
+    """Its own variable comes first, then XDG, then the home folder."""
     for name in ("AIRFLOW_EOS_CACHE", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
@@ -175,7 +175,7 @@ def test_a_client_only_pyspark_is_refused_with_the_remedy():
 
 
 def test_yarn_is_fetched_in_the_version_of_pysparks_client(cache, monkeypatch, tmp_path):
-    """The daemons run on PySpark's own Hadoop jars, with what those lack."""
+    """The daemons use PySpark's own Hadoop jars, and those that it lacks."""
     fake = FakeIvy(tmp_path, 'touch "$folder/hadoop-client-minicluster-3.4.9.jar"')
     monkeypatch.setattr(jars, "find_java", lambda: fake.executable)
     monkeypatch.setattr(jars, "pyspark_jar", lambda pattern: Path(pattern.replace("*", "3.4.9")))

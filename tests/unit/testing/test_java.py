@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def make_java(home: Path, banner: str) -> Path:
-    """A stand-in for a Java runtime that prints a version banner where Java does."""
+    """A fake Java runtime that prints a version banner where Java does."""
     executable = home / "bin" / "java"
     executable.parent.mkdir(parents=True)
     executable.write_text(f"#!/bin/sh\necho '{banner}' >&2\n")
@@ -24,7 +24,7 @@ def make_java(home: Path, banner: str) -> Path:
 
 @pytest.fixture
 def no_other_java(monkeypatch, tmp_path):
-    """Only what a test creates can be found; ``/bin`` stays for the shell."""
+    """Only runtimes that a test creates can be found; ``/bin`` stays for the shell."""
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setattr(java, "JVM_FOLDER", tmp_path / "jvm")
@@ -41,7 +41,7 @@ def no_other_java(monkeypatch, tmp_path):
     ],
 )
 def test_the_major_version_is_read_from_every_style_of_banner(banner, major):
-    """Old (1.8), short (25) and early-access banners all tell their major version."""
+    """Old (1.8), short (25) and early-access banners all have a major version."""
     assert java.parse_java_version(banner) == major
 
 
@@ -75,7 +75,7 @@ def test_missing_java_is_one_line_that_says_what_to_install(no_other_java):
 
 
 def test_a_too_old_java_is_named_in_the_error(no_other_java, monkeypatch, tmp_path):
-    """The error says which Java was found and why it was not taken."""
+    """The error names the Java that was found, and why it was not used."""
     old = make_java(tmp_path / "home", 'java version "1.8.0_402"')
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "home"))
 

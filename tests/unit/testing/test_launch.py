@@ -13,12 +13,12 @@ from airflow_eos_testing.launch import QUICK_START, Launcher
 
 @pytest.fixture
 def launcher(tmp_path):
-    """One whose class-data archive does not exist yet."""
+    """A launcher whose class-data archive does not exist yet."""
     return Launcher(tmp_path, Path("/java"), (Path("/kafka.jar"),), tmp_path / "classes.jsa")
 
 
 def test_a_broker_starts_quickly_unless_it_is_told_otherwise(launcher):
-    """The options of the JVM are replaced as a whole."""
+    """The JVM's options are replaced as a whole."""
     own = replace(launcher, jvm_options=("-Xmx1g",))
     assert launcher.command("kafka.Kafka")[1 : 1 + len(QUICK_START)] == list(QUICK_START)
     assert own.command("kafka.Kafka")[:2] == ["/java", "-Xmx1g"]
@@ -26,14 +26,14 @@ def test_a_broker_starts_quickly_unless_it_is_told_otherwise(launcher):
 
 
 def test_an_archive_is_made_with_the_usual_options_only(launcher):
-    """One made with other options would be shared by brokers whom it does not fit."""
+    """Brokers with other options would otherwise share an archive that does not fit them."""
     own = replace(launcher, jvm_options=("-Xmx1g",))
     assert any("ArchiveClassesAtExit" in one for one in launcher.command("kafka.Kafka", dump=True))
     assert not any("ArchiveClassesAtExit" in one for one in own.command("kafka.Kafka", dump=True))
 
 
 def test_only_warnings_of_a_log_are_shown_where_a_test_fails(tmp_path):
-    """With their stacks; the sixty lines before them say nothing of a test."""
+    """With their stack traces; the sixty lines before them do not matter to a test."""
     log = tmp_path / "broker-1.log"
     stack = "java.io.IOException: full\n\tat org.apache.kafka.Log.append(Log.java:1)"
     log.write_text(

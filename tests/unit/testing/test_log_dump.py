@@ -1,4 +1,4 @@
-"""The log dump against the ledger: what was committed is what was claimed, and nothing else."""
+"""The log dump against the ledger: exactly what was claimed is committed."""
 
 from __future__ import annotations
 
@@ -47,18 +47,18 @@ def complaints(lines, *records):
 
 
 def test_a_log_that_holds_what_was_claimed_is_accepted():
-    """An aborted attempt, then the committed one, as its receipt says."""
+    """An aborted attempt, then the committed one, which matches its receipt."""
     assert complaints(LOG, RECORD) == []
 
 
 def test_a_commit_that_no_run_claims_is_found():
-    """Somebody else's records, or a second commit of the same work."""
+    """Another client's records, or a second commit of the same work."""
     (text,) = complaints(LOG)
     assert "the ledger claims (first, last offset, records) None, the log holds (6, 8, 3)" in text
 
 
 def test_a_claim_that_the_log_does_not_hold_is_found():
-    """A receipt of records that are not there, or not at these offsets."""
+    """A receipt for records that do not exist, or not at these offsets."""
     wrong = replace(RECORD, receipts=(replace(RECEIPT, records=4, last_offset=9),))
     (text,) = complaints(LOG, wrong)
     assert "claims (first, last offset, records) (6, 9, 4)" in text
@@ -69,7 +69,7 @@ def test_a_claim_that_the_log_does_not_hold_is_found():
 
 
 def test_a_batch_outside_of_any_transaction_is_found():
-    """Readers would see it whatever becomes of the run."""
+    """Readers would see it, whatever happens to the run."""
     (text,) = complaints([*LOG, data(10, 10, 0, 4, transactional=False)], RECORD)
     assert "outside of any transaction" in text
 
@@ -81,13 +81,13 @@ def test_a_gap_or_a_repetition_of_sequences_is_found():
 
 
 def test_a_batch_of_another_epoch_in_a_transaction_is_found():
-    """A fenced producer that still writes: its batch becomes visible with its successor's."""
+    """A fenced producer still writes: its batch would become visible with its successor's."""
     (text,) = complaints([*LOG[:3], data(8, 8, 2, 2), LOG[4]], RECORD)
     assert "epoch 2 sequence 2, its transaction stood at epoch 3 sequence 2" in text
 
 
 def test_an_open_end_is_found():
-    """A transaction without a marker holds up every reader."""
+    """A transaction without a marker holds every reader back."""
     (text,) = complaints([*LOG, data(10, 10, 0, 4)], RECORD)
     assert "ends with an open transaction of producer 7" in text
 
@@ -124,7 +124,7 @@ class ControlBatch(DefaultRecordBatchBuilder):
 
 @pytest.mark.parametrize(("kind", "name"), [(0, "ABORT"), (1, "COMMIT")])
 def test_markers_are_told_apart(kind, name):
-    """A marker's type stands in its record's key, behind a version (ControlRecordType)."""
+    """The type is in the key of the marker's record, after a version (ControlRecordType)."""
     builder = ControlBatch(base_sequence=-1, **BUILT)
     builder.append(0, timestamp=1, key=bytes([0, 0, 0, kind]), value=bytes(6), headers=[])
     found = [*dumped(segment() + bytes(builder.build()), 3)]
@@ -132,6 +132,6 @@ def test_markers_are_told_apart(kind, name):
 
 
 def test_a_damaged_batch_is_an_error():
-    """A checksum that does not fit."""
+    """Its checksum is wrong."""
     with pytest.raises(EmbeddedKafkaError, match="damaged batch at 0"):
         list(dumped(segment()[:-1] + b"!", 3))

@@ -1,4 +1,4 @@
-"""The oracle reports each kind of failure, and nothing where all is well."""
+"""The oracle reports each kind of failure, and nothing if all is well."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_missing_record_is_lost(log):
 
 
 def test_a_record_there_three_times_is_duplicated_twice(log):
-    """Each copy too many counts, in whichever partition it stands."""
+    """Each superfluous copy counts, in whichever partition it is."""
     verdict = judge(log, [record(tag) for tag in ALL] + [record("1:1", 1), record("1:1", 1)])
     assert verdict.duplicated == ("1:1", "1:1")
     assert verdict.records_out == 7
@@ -62,7 +62,7 @@ def test_an_output_without_an_input_is_unknown(log):
 
 
 def test_records_of_one_source_that_changed_places_are_out_of_order(log):
-    """Within one sink partition a source's numbers rise; between sink partitions nothing is promised."""
+    """Within a sink partition a source's numbers rise; across sink partitions there is no guarantee."""
     crossed = ["0:1", "0:0", "0:2", "1:0", "1:1"]
     verdict = judge(log, map(record, crossed))
     assert verdict.out_of_order == ("0:1 before 0:0 in out-0",)
@@ -86,12 +86,12 @@ def test_inputs_that_cannot_be_told_apart_are_refused():
 
 
 def test_the_tag_is_the_first_word():
-    """Padding behind the tag is left out."""
+    """Padding after the tag is ignored."""
     assert tag_of(record("0:17 xxxx")) == "0:17"
 
 
 def test_an_input_that_its_producer_wrote_twice_is_no_duplicate_of_the_pipeline(log):
-    """The verdict is not exact either way, and says whose doing it was."""
+    """The verdict is not exact either way, and tells who caused it."""
     source = [record(tag, topic="in") for tag in [*ALL, "1:1"]]
     followed = judge(log, [record(tag) for tag in [*ALL, "1:1"]], source=source)
     assert (followed.duplicated, followed.exact) == ((), False)
@@ -101,7 +101,7 @@ def test_an_input_that_its_producer_wrote_twice_is_no_duplicate_of_the_pipeline(
 
 
 def test_an_input_that_is_not_in_the_source_is_a_complaint(log):
-    """Acknowledged, and gone: that is not the pipeline's doing, and nothing can be exact then."""
+    """It was acknowledged and is gone: the pipeline did not cause that, and nothing can be exact then."""
     source = [record(tag, topic="in") for tag in ALL if tag != "0:1"]
     verdict = judge(log, [record(tag) for tag in ALL if tag != "0:1"], source=source)
     assert verdict.lost == ("0:1",)

@@ -1,4 +1,4 @@
-"""Addresses in answers become the proxy's; an answer made up by the proxy is one that clients can read."""
+"""Addresses in answers are replaced by the proxy's; clients can read answers that the proxy makes up."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_coordinators_of_newer_versions_are_named_by_the_proxy():
     ("api", "kind", "version"), [("Produce", ProduceResponse, 11), ("Fetch", FetchResponse, 16)]
 )
 def test_addresses_of_moved_leaders_are_the_proxys(api, kind, version):
-    """KIP-951: a refusal says where the leader is now."""
+    """KIP-951: a refusal contains the new leader's address."""
     node = kind.NodeEndpoint(node_id=2, host="broker", port=9092, rack=None)
     data = answer(kind, version, responses=[], node_endpoints=[node])
     assert rewritten(request(api, version), data, moved, frozenset({b"elsewhere"})) == data
@@ -74,7 +74,7 @@ def test_addresses_of_moved_leaders_are_the_proxys(api, kind, version):
 
 @pytest.mark.parametrize("version", [9, 11])
 def test_a_refusal_has_the_error_for_every_partition_asked_for(version):
-    """And the correlation id of the request."""
+    """It also has the correlation id of the request."""
     topic = ProduceRequest.TopicProduceData
     parts = [topic.PartitionProduceData(index=n, records=b"x") for n in (0, 3)]
     message = ProduceRequest[version](

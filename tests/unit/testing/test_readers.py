@@ -11,7 +11,7 @@ from airflow_eos_testing.readers import follow_topic
 
 
 class Message:
-    """What the library hands out: a record, or a refusal of its partition."""
+    """What the library returns: a record, or an error of its partition."""
 
     def __init__(self, partition, offset, *, refused=False):
         self._place = partition, offset
@@ -39,7 +39,7 @@ class Message:
 
 
 class Library:
-    """Stands in for ``confluent_kafka.Consumer``: like it, silent about a partition it has refused."""
+    """Replaces ``confluent_kafka.Consumer``: like it, silent about a partition after an error."""
 
     def __init__(self, script):
         self.script = list(script)
@@ -61,7 +61,7 @@ class Library:
 
 @pytest.fixture
 def follow(monkeypatch):
-    """Follow a topic whose consumer hands out these batches; return the places seen, and the consumer."""
+    """Follow a topic whose consumer returns these batches; return the places seen, and the consumer."""
 
     def run(*script):
         library = Library(script)
@@ -73,7 +73,7 @@ def follow(monkeypatch):
 
 
 def test_a_refused_partition_is_taken_up_behind_what_was_read(follow):
-    """Both partitions are assigned again; what came behind the refusal is read again, not twice."""
+    """Both partitions are assigned again; records after the error are read again, not twice."""
     refusal = Message(1, 0, refused=True)
     first, later = [Message(0, 7), refusal, Message(0, 8)], [Message(0, 8), Message(1, 0)]
     seen, library = follow(first, later)
@@ -84,7 +84,7 @@ def test_a_refused_partition_is_taken_up_behind_what_was_read(follow):
 
 
 def test_without_a_refusal_partitions_are_assigned_once(follow):
-    """Assigning again throws away what is fetched already."""
+    """Assigning again discards what was fetched already."""
     seen, library = follow([Message(0, 0)], [], [Message(1, 0)])
     assert seen == [(0, 0), (1, 0)]
     assert len(library.assigned) == 1

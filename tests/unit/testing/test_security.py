@@ -21,7 +21,7 @@ def test_acls_without_named_clients_are_refused():
 
 
 def test_an_unknown_protocol_names_the_known_ones():
-    """A misspelt protocol is an error with the four that exist."""
+    """A misspelt protocol is an error with the four existing ones."""
     with pytest.raises(
         ConfigurationError, match="'TLS' is not one of PLAINTEXT, SASL_PLAINTEXT, SSL, SASL_SSL"
     ):
@@ -35,13 +35,13 @@ def test_plaintext_adds_nothing():
 
 
 def test_users_need_a_sasl_protocol():
-    """user() of a cluster without log-in says which protocol to take."""
+    """user() of a cluster without authentication names the protocols to choose."""
     with pytest.raises(ConfigurationError, match="use SASL_PLAINTEXT or SASL_SSL"):
         EmbeddedKafka(security="SSL").user("alice")
 
 
 def test_the_authority_can_be_loaded_and_the_key_is_private(tmp_path):
-    """Clients can trust the authority; nobody else may read the server's key."""
+    """Clients can trust the authority; no other user may read the server's key."""
     files = make_certificates(tmp_path)
 
     context = ssl.create_default_context(cafile=str(files.ca))

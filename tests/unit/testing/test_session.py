@@ -13,7 +13,7 @@ from airflow_eos_testing.session import Session, session_members
 
 pytestmark = pytest.mark.process
 
-# A child in a process group of its own, as Airflow's task and Spark's Python daemon are.
+# A child in its own process group, like Airflow's task and Spark's Python daemon.
 TREE = """
 import os, subprocess, sys, time
 subprocess.Popen([sys.executable, "-c", "import os, time; os.setpgid(0, 0); time.sleep(600)"])
@@ -35,7 +35,7 @@ def start(home: Path, *, keep: bool = False) -> Session:
 
 
 def test_end_leaves_no_process_and_no_file(tmp_path: Path) -> None:
-    """Children in other process groups end too, and the folder is gone; ending twice is nothing new."""
+    """Children in other process groups end, too, and the folder is gone; a second end does nothing."""
     session = start(tmp_path / "home")
     wait_for(tmp_path / "home" / "ready")
     assert len(session_members(session.leader_pid)) == 2
@@ -57,7 +57,7 @@ def test_folder_can_be_kept(tmp_path: Path) -> None:
 
 
 def test_killed_owner_leaves_nothing(tmp_path: Path) -> None:
-    """SIGKILL of the owner ends the session and removes the folder, without anybody's help."""
+    """SIGKILL of the owner ends the session and removes the folder, without any help."""
     home = tmp_path / "home"
     home.mkdir()
     code = (

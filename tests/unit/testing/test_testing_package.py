@@ -1,4 +1,4 @@
-"""What importing the package costs and offers."""
+"""The cost and the contents of an import of the package."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HEAVY = ("airflow", "confluent_kafka", "kafka", "pyarrow", "pyspark", "numpy")
 
 
 def test_the_pytest_plugin_is_light():
-    """Loading the plugin, which every pytest session of a user does, imports none of the heavy packages."""
+    """Every pytest session of a user loads the plugin, which imports none of the heavy packages."""
     code = f"import sys, airflow_eos_testing.fixtures; print([m for m in {HEAVY!r} if m in sys.modules])"
 
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -34,13 +34,13 @@ def test_every_public_name_can_be_imported():
 
 
 def test_two_brokers_are_refused():
-    """A quorum needs an odd number; only 1 and 3 are offered."""
+    """A quorum needs an odd number; only 1 and 3 are supported."""
     with pytest.raises(ConfigurationError, match="brokers=2"):
         EmbeddedKafka(brokers=2)
 
 
 def test_a_cluster_that_is_not_running_says_so():
-    """Using it outside of the with block is an error with the remedy, not an empty address."""
+    """Its use outside of the with block is an error with the remedy, not an empty address."""
     with pytest.raises(EmbeddedKafkaError, match="use it as a context manager"):
         EmbeddedKafka().bootstrap_servers  # noqa: B018
 

@@ -52,7 +52,7 @@ def start_owner(home, *arguments):
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as owner:
         try:
             watchdog, forked = map(int, owner.stdout.readline().split())
-            # For a moment after it was started a process shows no arguments yet.
+            # For a moment after its start, a process shows no arguments.
             wait_until(lambda: len(marked_processes(process_mark(home))) == 2)
             yield owner, watchdog, forked
         finally:
@@ -118,11 +118,11 @@ def test_keep_leaves_the_folder(tmp_path):
 
 @pytest.mark.parametrize("signum", TOLD)
 def test_signals_to_the_watchdog_do_not_stop_its_watch(tmp_path, signum):
-    """A Ctrl-C or a SIGTERM to everything around does not leave the cluster unguarded."""
+    """A Ctrl-C or a SIGTERM to the whole group does not leave the cluster unguarded."""
     home = tmp_path / "cluster"
     with start_owner(home) as (owner, watchdog, _):
-        # Ignored signals stand in the process status; before that the watchdog is still starting. All of them
-        # are looked at: some may have been ignored before (``nohup``).
+        # The process status shows ignored signals; until then the watchdog is still starting. All of them are
+        # checked: some may have been ignored before (``nohup``).
         wait_until(lambda: all(ignores(watchdog, one) for one in TOLD))
         os.kill(watchdog, signum)
         owner.kill()
@@ -137,7 +137,7 @@ def ignores(pid, signum):
 
 
 def test_what_a_marked_process_starts_is_ended_too(tmp_path):
-    """A mark in the environment is handed on, to whatever command."""
+    """A mark in the environment is inherited by every command."""
     home = tmp_path / "cluster"
     home.mkdir()
     env = {**os.environ, **environment_mark(home)}

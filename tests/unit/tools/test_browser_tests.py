@@ -1,4 +1,4 @@
-"""Where no browser is installed: a skip that says what to install; in continuous integration a failure."""
+"""Without a browser, tests are skipped with what to install; in continuous integration they fail."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def pytest_configure(config):
     ],
 )
 def test_without_a_browser_a_test_is_skipped_aloud_and_fails_in_ci(tmp_path, ci, code, said):
-    """Nothing is set up for it either way."""
+    """Neither case sets up fixtures for it."""
     (tmp_path / "test_it.py").write_text(TEST)
     (tmp_path / "conftest.py").write_text(PLUGIN)
     done = subprocess.run(
@@ -54,7 +54,7 @@ def test_without_a_browser_a_test_is_skipped_aloud_and_fails_in_ci(tmp_path, ci,
 
 
 def test_with_a_browser_the_test_is_itself(monkeypatch):
-    """The mark adds nothing."""
+    """The mark does not change it."""
     monkeypatch.setattr(browser, "_NOT_FOUND", False)
 
     def look():
@@ -65,7 +65,7 @@ def test_with_a_browser_the_test_is_itself(monkeypatch):
 
 
 def test_ci_installs_a_browser_where_it_may_and_hides_no_failure(tmp_path):
-    """With programs of ours in place of apt-get and make: its failure is printed, and the tests still run."""
+    """With fakes of apt-get and make: their failure is printed, and the tests still run."""
     script = (ROOT / ".ci/run").read_text().replace('cd "$(dirname "${BASH_SOURCE[0]}")/.."', "")
     for name, body in {
         "id": "echo 0",

@@ -1,4 +1,4 @@
-"""What `make dist` refuses to publish."""
+"""Problems for which `make dist` refuses to publish."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def release(folder, *, stray=(), missing=(), inside=(), metadata=METADATA):
 
 
 def test_a_release_with_what_is_tracked_has_no_problems(tmp_path):
-    """The builder's own files are no strays."""
+    """The builder's own files are allowed."""
     assert problems(release(tmp_path), TRACKED) == []
 
 
@@ -69,7 +69,7 @@ def test_a_release_with_what_is_tracked_has_no_problems(tmp_path):
     ],
 )
 def test_each_problem_is_named_with_its_archive(tmp_path, changes, problem):
-    """Alone, by file and name."""
+    """Each alone, by file and name."""
     assert problems(release(tmp_path, **changes), TRACKED) == [problem]
 
 

@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 @pytest.fixture(scope="module")
 def lock():
-    """Load the tool, which is no package."""
+    """Load the tool, which is not a package."""
     spec = importlib.util.spec_from_file_location("lock", ROOT / "tools" / "lock.py")
     assert spec is not None
     assert spec.loader is not None
@@ -22,7 +22,7 @@ def lock():
 
 
 def test_a_package_that_resolves_alike_gets_one_line(lock):
-    """No marker where none is needed."""
+    """It has no unnecessary marker."""
     assert lock.merge({"3.9": {"a": "1"}, "3.10": {"a": "1"}}) == ["a==1"]
 
 
@@ -37,7 +37,7 @@ def test_pythons_that_differ_get_markers_that_do_not_overlap(lock):
 
 
 def test_a_version_of_scattered_pythons_names_each(lock):
-    """A run of neighbours is not assumed."""
+    """It is not described as a range."""
     resolved = {"3.10": {"a": "1"}, "3.11": {"a": "2"}, "3.12": {"a": "1"}}
     assert lock.merge(resolved)[0] == "a==1 ; python_version == '3.10' or python_version == '3.12'"
 

@@ -1,4 +1,4 @@
-"""The table of versions shows what ran, and never as green what did not."""
+"""The table of versions shows what ran, and never shows other cells as green."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_another_spark_is_bounded_by_its_extra() -> None:
 
 
 def test_a_spark_without_a_client_is_installed_alone() -> None:
-    """Two requirements, of the Spark provider and of this package, would bring the client of another line."""
+    """Requirements of the Spark provider and of this package would install the client of another line."""
     assert matrix.WITHOUT_CLIENT == LINES_WITHOUT_CLIENT
     assert matrix.overrides(Cell("x")) == ""
     spark, client = map(Requirement, matrix.overrides(Cell("x", spark="4.3")).splitlines())

@@ -1,4 +1,4 @@
-"""Pages that are made from the code are current."""
+"""Pages that are generated from the code are up to date."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def tool(name: str) -> Any:
 
 
 def test_configuration_page_is_what_the_provider_info_says() -> None:
-    """`python tools/config_reference.py` makes it again."""
+    """`python tools/config_reference.py` regenerates it."""
     reference = tool("config_reference")
     assert reference.PAGE.read_text("utf-8") == reference.render(get_provider_info())
 
 
 def test_command_page_is_what_the_definition_says() -> None:
-    """`python tools/cli_reference.py` makes it again."""
+    """`python tools/cli_reference.py` regenerates it."""
     reference = tool("cli_reference")
     _, mark, made = reference.PAGE.read_text("utf-8").partition(reference.MARK)
     assert mark
@@ -48,7 +48,7 @@ def test_command_page_is_what_the_definition_says() -> None:
 
 
 def test_parameter_page_is_what_the_signatures_say() -> None:
-    """`python tools/parameters_reference.py` makes it again; no parameter is without an explanation."""
+    """`python tools/parameters_reference.py` regenerates it; every parameter has an explanation."""
     reference = tool("parameters_reference")
     assert reference.PAGE.read_text("utf-8") == reference.render(airflow_eos)
     assert reference.unexplained(airflow_eos) == []
@@ -58,14 +58,14 @@ ERRORS = tool("errors_reference")
 
 
 def test_error_page_is_what_the_docstrings_and_the_table_of_retries_say() -> None:
-    """`python tools/errors_reference.py` makes it again."""
+    """`python tools/errors_reference.py` regenerates it."""
     _, mark, made = ERRORS.PAGE.read_text("utf-8").partition(ERRORS.MARK)
     assert mark
     assert made == "\n" + ERRORS.render(exceptions, retry_after, ERRORS.exit_codes())
 
 
 def test_every_error_has_an_entry() -> None:
-    """Each class says itself what happened; what is safe and what to do may be those of its base."""
+    """Each class describes what happened; what is safe and what to do may come from its base."""
     kinds = ERRORS.classes(exceptions)
     headings = re.findall(r"^### (\w+)$", ERRORS.PAGE.read_text("utf-8"), re.MULTILINE)
     assert headings == [kind.__name__ for kind in kinds]
@@ -77,7 +77,7 @@ def test_every_error_has_an_entry() -> None:
 
 @pytest.mark.parametrize("kind", ERRORS.classes(exceptions), ids=lambda kind: kind.__name__)
 def test_commands_of_the_error_page_are_commands(kind: type[EosError]) -> None:
-    """The parser of the commands takes each of them, with words in capitals for what the reader fills in."""
+    """The commands' parser accepts each of them, with words in capitals for the reader's values."""
     for command in ERRORS.commands(ERRORS.explained(kind, "Do")):
         program, group, *arguments = shlex.split(command)
         assert (program, group) == ("airflow", "eos"), command
@@ -86,7 +86,7 @@ def test_commands_of_the_error_page_are_commands(kind: type[EosError]) -> None:
 
 
 def test_links_of_the_error_page_lead_to_headings() -> None:
-    """A heading that is renamed takes its links along."""
+    """Renaming a heading requires changing its links."""
     for page, anchor in re.findall(r"\]\(([\w/-]*(?:\.md)?)#([\w-]+)\)", ERRORS.PAGE.read_text("utf-8")):
         target = (ERRORS.PAGE.parent / page) if page else ERRORS.PAGE
         titles = re.findall(r"^#+ (.+)$", target.read_text("utf-8"), re.MULTILINE)
@@ -94,7 +94,7 @@ def test_links_of_the_error_page_lead_to_headings() -> None:
 
 
 def test_the_text_of_an_error_ends_with_its_entry_and_has_no_other() -> None:
-    """Also where its message quotes another error, or its class is of another module."""
+    """Also if its message quotes another error, or its class is in another module."""
     cause = CursorMoved("somebody else commits to this group")
     assert str(cause) == "somebody else commits to this group (docs/errors.md#cursormoved)"
     error = RunFailed(f"aborted after 3 attempts. Last error: {cause}")
@@ -106,7 +106,7 @@ def test_the_text_of_an_error_ends_with_its_entry_and_has_no_other() -> None:
 
 @pytest.mark.parametrize("name", ["ReadProcessWriteOperator", "ReadProcessWriteSubmitOperator"])
 def test_what_editors_show_of_an_operator_is_what_it_takes(name: str) -> None:
-    """Every parameter of this package by its type and default, where a default can be written there."""
+    """Every parameter of this package with its type, and its default if that can be written there."""
     operator = getattr(airflow_eos, name)
     module = ast.parse(Path(inspect.getfile(operator)).read_text("utf-8"))
     inits = (one for one in ast.walk(module) if isinstance(one, ast.FunctionDef) and one.name == "__init__")
@@ -121,11 +121,11 @@ def test_what_editors_show_of_an_operator_is_what_it_takes(name: str) -> None:
         assert (default is None) == (real.default is inspect.Parameter.empty), parameter
         if default not in (None, "..."):
             assert ast.literal_eval(default) == real.default, parameter
-    # The rest is of Airflow's own class, and explained here.
+    # The others belong to Airflow's own class, and are explained here.
     assert found.keys() <= tool("parameters_reference")._explained(operator).keys()
 
 
 def test_the_page_of_commands_has_a_document_for_each_of_them() -> None:
-    """What standard output holds with ``--output json`` is written by hand."""
+    """The output with ``--output json`` is documented by hand."""
     rows = re.findall(r"^\| `([a-z-]+)` \| `\{", (ROOT / "docs" / "cli.md").read_text("utf-8"), re.MULTILINE)
     assert sorted(rows) == sorted(command.name for command in COMMANDS)

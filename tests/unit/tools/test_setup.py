@@ -60,11 +60,11 @@ def test_an_environment_keeps_its_interpreter(checkout: Path) -> None:
 
 
 def test_another_interpreter_that_is_named_makes_the_environment_again(checkout: Path) -> None:
-    """The counter-test."""
+    """Counter-test."""
     assert set_up(checkout, PYTHON="python3") == 1
     assert not (checkout / ".venv").exists()
 
 
 def test_make_names_an_interpreter_only_where_the_user_does() -> None:
-    """Make's own default would be one that is named."""
+    """Make's own default would count as one that the user named."""
     assert "\nPYTHON ?=\n" in (ROOT / "Makefile").read_text()

@@ -35,12 +35,12 @@ def test_files_belong_to_a_row(path, row):
     ],
 )
 def test_each_moment_is_shared_by_what_runs_at_it(phases, seconds):
-    """Side by side, two tests take half of the clock each; a time in which nothing runs is nobody's."""
+    """Two concurrent tests take half of the time each; a time in which nothing runs counts for none."""
     assert shares(phases) == pytest.approx(seconds)
 
 
 def test_minutes_on_the_clock_are_compared(monkeypatch):
-    """Set-up, call and teardown count; a row above its budget says so; what chaos runs is counted."""
+    """Set-up, call and teardown count; a row above its budget is reported; tests in chaos are counted."""
     monkeypatch.setenv(CHECK_SECONDS, "30")
     budget = TimeBudget()
     for start, stop in ((0, 200), (200, 300), (300, 312)):

@@ -1,4 +1,4 @@
-"""Translated pages have the code of the English ones, and say where they are older."""
+"""Translated pages have the code of the English ones, and mark outdated sections."""
 
 from __future__ import annotations
 
@@ -55,19 +55,19 @@ def test_a_translated_page_says_which_sections_are_older_than_the_english_ones(p
 
 @pytest.mark.parametrize("page", PAGES)
 def test_code_blocks_of_a_translated_page_are_the_english_ones(page):
-    """A reader pastes the same commands, whatever language he reads."""
+    """A reader pastes the same commands, in any language."""
     theirs = [section.code for section in translated((ROOT / page).read_text())]
     assert theirs == [section.code for section in english((ROOT / PAGES[page]).read_text())]
 
 
 def test_a_current_page_is_left_alone():
-    """No mark, and the same text again."""
+    """It has no mark, and its text does not change."""
     assert MARK not in CURRENT
     assert updated(ENGLISH, CURRENT) == CURRENT
 
 
 def test_a_changed_english_section_marks_its_translation_and_no_other():
-    """Until somebody says that it is translated again."""
+    """Until somebody declares it translated again."""
     changed = ENGLISH.replace("Now use it.", "Never use it.")
     marked = updated(changed, CURRENT)
     assert [section.marked for section in translated(marked)] == [False, False, True]
@@ -77,7 +77,7 @@ def test_a_changed_english_section_marks_its_translation_and_no_other():
 
 
 def test_changed_code_is_replaced_and_the_text_around_it_marked():
-    """The commands are right before anybody has translated."""
+    """The commands are right even before a translation."""
     changed = ENGLISH.replace("pip install x", "pip install y")
     marked = updated(changed, CURRENT)
     assert "pip install y" in marked
@@ -94,13 +94,13 @@ def test_a_new_section_is_there_in_english_and_one_that_is_gone_is_not():
 
 
 def test_a_section_without_its_comment_is_named():
-    """Nothing would tell what it translates."""
+    """Nothing would tell which section it translates."""
     with pytest.raises(SystemExit, match="## 사용"):
         updated(ENGLISH, KOREAN.replace("<!-- en: Use 000000000000 -->\n", ""))
 
 
 @pytest.mark.parametrize("page", PAGES.values())
 def test_headings_of_a_page_that_is_translated_are_different(page):
-    """They name the sections."""
+    """They identify the sections."""
     names = [section.source for section in english((ROOT / page).read_text())]
     assert len(names) == len(set(names))

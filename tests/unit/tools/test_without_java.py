@@ -1,4 +1,4 @@
-"""Unit tests find no Java that runs anything, unless they say that they need it."""
+"""Unit tests find no working Java, unless they are marked."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from airflow_eos_testing.java import find_java, java_major_version
 
 
 def test_a_unit_test_can_compute_options_and_starts_no_jvm():
-    """The stand-in has a version, and its refusal says what to do."""
+    """The fake has a version, and its refusal tells what to do."""
     java = find_java()
     assert java.parent.parent == Path(os.environ["JAVA_HOME"])
     assert java_major_version(java) == 17
@@ -25,7 +25,7 @@ def test_a_unit_test_can_compute_options_and_starts_no_jvm():
 
 @pytest.mark.jvm
 def test_a_test_that_is_marked_finds_the_real_java():
-    """The class path of nothing is enough to see that it is a JVM."""
+    """An empty class path is enough to see that it is a JVM."""
     done = subprocess.run(
         [find_java(), "-XshowSettings:vm", "-version"], capture_output=True, text=True, check=True
     )

@@ -1,4 +1,4 @@
-"""Who waits for whom at the desk of the pages: brokers silent about one pipeline delay no other one."""
+"""The pages' desk: brokers that are silent about one pipeline delay no page of another."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NOW = dt.datetime(2026, 11, 21, tzinfo=dt.timezone.utc)
 
 
 class SilentAboutOne:
-    """Brokers that answer for each topic but ``silent``: for that one once they are released."""
+    """Brokers that answer for each topic except ``silent``, for which they answer once released."""
 
     def __init__(self):
         self.released = threading.Event()
@@ -81,7 +81,7 @@ def runs_of(pipeline):
 
 
 def test_brokers_silent_about_one_pipeline_delay_no_page_of_another(desk, brokers, reader):
-    """While its question waits and after it was given up; what is committed meanwhile is seen."""
+    """During its request, and after it was given up; new commits are seen."""
     with ThreadPoolExecutor() as threads:
         silent = threads.submit(desk.ask, runs_of("silent"), "a")
         wait_until(lambda: ["silent"] in brokers.asked)
@@ -98,7 +98,7 @@ def test_brokers_silent_about_one_pipeline_delay_no_page_of_another(desk, broker
 
 
 def test_a_page_does_without_open_transactions_where_a_broker_is_silent(desk, monkeypatch):
-    """All brokers are asked for them, also where no pipeline of the page concerns the silent one."""
+    """All brokers are asked for them, also those without a pipeline on the page."""
     monkeypatch.setattr(transaction_rows, "SECONDS_BESIDE", 0.05)
     viewer = Viewer([RUN.dag_id])
 
@@ -113,7 +113,7 @@ def test_a_page_does_without_open_transactions_where_a_broker_is_silent(desk, mo
 
 
 def test_who_asks_the_same_waits_for_one_call(desk, brokers):
-    """Of many users, again and again: brokers are asked once, and nobody takes a place twice."""
+    """Many users ask again and again: brokers are asked once, and no request takes two places."""
     for user in ("a", "a", "a", "a", "b", "c", "d"):
         with pytest.raises(Trouble) as trouble:
             desk.ask(runs_of("silent"), user)
@@ -124,7 +124,7 @@ def test_who_asks_the_same_waits_for_one_call(desk, brokers):
 
 
 def test_one_users_questions_leave_places_to_others(desk, brokers):
-    """However many of his wait; no more than the API server has threads to spare."""
+    """However many of one user's requests wait; no more than the API server has spare threads for."""
     of_one_user, of_all = QUESTIONS_WAITING
     with ThreadPoolExecutor(of_all + 1) as threads:
         waiting = [threads.submit(desk.ask, runs_of("silent"), "a") for _ in range(of_one_user)]
@@ -137,7 +137,7 @@ def test_one_users_questions_leave_places_to_others(desk, brokers):
 
 
 def test_a_question_that_never_ends_by_itself_is_given_up(desk, brokers):
-    """Whatever it waits for; it keeps a place of its user."""
+    """Whatever it waits for; it occupies a place of its user."""
     with pytest.raises(Trouble, match="silent"):
         desk.ask(lambda history: brokers.released.wait(), "a")
     assert desk._questions._running["a"] == 1
@@ -145,7 +145,7 @@ def test_a_question_that_never_ends_by_itself_is_given_up(desk, brokers):
 
 
 def test_calls_that_never_end_take_the_places_of_their_user_alone():
-    """Nobody waits for them any more, but each holds a thread and a connection."""
+    """Their results are no longer awaited, but each occupies a thread and a connection."""
     released = threading.Event()
     calls = SharedCalls(3, 5)
 
@@ -160,14 +160,14 @@ def test_calls_that_never_end_take_the_places_of_their_user_alone():
             result(name, user)
         assert refused.value.status == status
     with pytest.raises(TimeoutError):
-        result(1, "c")  # is under way
+        result(1, "c")  # is running
     released.set()
     wait_until(lambda: not calls._under_way)
     assert calls.result(6, lambda: "answer", user="a", seconds=5) == "answer"
 
 
 def test_a_call_whose_thread_cannot_start_leaves_nothing_behind(monkeypatch):
-    """Neither a place nor a call that others wait for."""
+    """Neither an occupied place, nor a call that others wait for."""
     calls = SharedCalls(1, 1)
 
     def refused(_thread):
@@ -181,7 +181,7 @@ def test_a_call_whose_thread_cannot_start_leaves_nothing_behind(monkeypatch):
 
 
 def test_whoever_asks_after_an_answer_asks_anew():
-    """An error is not kept, and a result neither."""
+    """Neither errors nor results are cached."""
     calls = SharedCalls(1, 1)
     answers = iter((ValueError("first"), "second", "third"))
 
@@ -197,7 +197,7 @@ def test_whoever_asks_after_an_answer_asks_anew():
 
 
 def test_a_verification_that_hangs_keeps_no_other_user_waiting(desk, monkeypatch):
-    """And of the same run there is one at a time."""
+    """A run is verified only once at a time."""
     released, verified = threading.Event(), []
 
     def verify_output(kafka, record, *, seconds):

@@ -1,4 +1,4 @@
-"""The epochs around a run: what run records prove, and nothing else."""
+"""The epochs around a run: exactly what run records prove."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def run(epoch: int, *, producer_id: int = 1, name: str = "t", states: tuple[str,
 
 
 def rows(runs: list[RunRecord], at: int) -> list[tuple[str, str, str]]:
-    """Return what stands in the rows, without names."""
+    """Return the contents of the rows, without names."""
     shown = epoch_rows(runs[at], runs, lambda _: True)
     return [(row["whose"], row["epoch"], row["outcome"]) for row in shown]
 
@@ -46,13 +46,13 @@ def test_runs_that_follow_each_other_fence_each_other() -> None:
 
 
 def test_a_gap_between_epochs_is_no_row() -> None:
-    """Attempts and the coordinator take epochs alike: their number proves nothing."""
+    """Attempts take epochs, and so does the coordinator: their number proves nothing."""
     assert [whose for whose, _, _ in rows([run(0), run(7)], 1)] == ["run before", "this run"]
     assert [whose for whose, _, _ in rows([run(2), run(3)], 0)] == ["this run", "next run"]
 
 
 def test_epochs_of_another_producer_id_fence_nobody() -> None:
-    """A new producer id starts at 0: that is no step back."""
+    """A new producer id starts at 0: that is not a step back."""
     runs = [run(1), run(0, producer_id=9)]
     assert not is_fenced(*runs)
     assert not is_fenced(*reversed(runs))
@@ -60,7 +60,7 @@ def test_epochs_of_another_producer_id_fence_nobody() -> None:
 
 
 def test_records_of_one_epoch_prove_nothing() -> None:
-    """No run writes such: each takes an epoch."""
+    """No run writes such records: each takes its own epoch."""
     runs = [run(5), replace(run(5), run_key="run/p/other")]
     assert rows(runs, 1)[0] == ("run before", "5", "committed")
 
@@ -102,7 +102,7 @@ def test_a_run_that_is_not_in_memory_has_no_neighbours() -> None:
 
 
 def test_a_run_that_may_not_be_seen_has_no_name() -> None:
-    """Its epoch is no secret: the run between them shows it."""
+    """Its epoch is not a secret: the runs around it reveal it."""
     runs = [run(0), run(1), run(2)]
     shown = epoch_rows(runs[1], runs, lambda record: record is runs[0])
     assert [row["run_key"] for row in shown] == [runs[0].run_key, "", ""]

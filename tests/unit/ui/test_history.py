@@ -1,4 +1,4 @@
-"""What the runs of a ledger take in memory: bounded, whatever the ledger holds. No broker is asked."""
+"""The memory that the runs of a ledger take is bounded, whatever the ledger has. No broker is used."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.hand_reader import RUN, HandReader, history_by_hand
 
 @pytest.fixture
 def made():
-    """A history of a few runs, and what it reads."""
+    """A history of a few runs, and the reader that it uses."""
 
     def make(**bounds):
         reader = HandReader()
@@ -25,7 +25,7 @@ def made():
 
 
 def test_of_each_pipeline_the_newest_runs_are_kept(made):
-    """Older ones leave where they read."""
+    """Of older runs only the ranges are kept."""
     history, reader = made(runs_kept=3)
     for number in range(10):
         reader.put_run(number)
@@ -37,7 +37,7 @@ def test_of_each_pipeline_the_newest_runs_are_kept(made):
 
 
 def test_together_they_are_bounded_too(made):
-    """The pipeline that holds most gives up its oldest."""
+    """The pipeline with the most records drops its oldest."""
     history, reader = made(characters_kept=3_000)
     for number in range(20):
         reader.put_run(number, "large")
@@ -51,7 +51,7 @@ def test_together_they_are_bounded_too(made):
 
 
 def test_a_dismissed_record_goes(made):
-    """And with the last one its pipeline."""
+    """With its last record, the pipeline goes, too."""
     history, reader = made()
     key = reader.put_run(1)
     history.refresh()
@@ -62,7 +62,7 @@ def test_a_dismissed_record_goes(made):
 
 
 def test_a_dismissed_record_that_was_forgotten_costs_one_more_reading(made):
-    """Its ranges cannot be taken out of the others': all is read again, once."""
+    """Its ranges cannot be separated from the others': everything is read again, once."""
     history, reader = made(runs_kept=2)
     found = [reader.put_run(number) for number in range(6)]
     history.refresh()
@@ -77,7 +77,7 @@ def test_a_dismissed_record_that_was_forgotten_costs_one_more_reading(made):
 
 @pytest.mark.parametrize("value", ["no JSON", "{}", '{"v": 99}'])
 def test_what_cannot_be_read_is_said_and_left_out(made, value):
-    """The rest is shown."""
+    """The other records are shown."""
     history, reader = made()
     reader.put("run:run/p/bad", value)
     reader.put("reset:g/then", value)
@@ -88,7 +88,7 @@ def test_what_cannot_be_read_is_said_and_left_out(made, value):
 
 
 def test_a_record_under_another_runs_key_is_left_out(made):
-    """It would answer for what it did not do."""
+    """Otherwise it would count for work that it did not do."""
     history, reader = made()
     reader.put("run:run/p/2", replace(RUN, run_key="run/p/1").to_json())
     history.refresh()
@@ -109,7 +109,7 @@ def test_resets_are_taken_with_their_moment(made):
 
 
 def test_the_summary_says_what_the_records_say(made):
-    """After each change: a run, one that is forgotten, one that is dismissed."""
+    """After each change: a new run, one dropped from memory, one dismissed."""
     history, reader = made(runs_kept=3)
     bounds, ids = {TopicPartition("t", 0): LogBounds(0, 20)}, {"t": "id"}
 
@@ -133,7 +133,7 @@ def test_the_summary_says_what_the_records_say(made):
 
 
 def test_a_refresh_changes_nothing_that_a_question_looks_at(made):
-    """What a run, a reset, a dismissal or the bound of memory changes is a copy."""
+    """Runs, resets, dismissals and the memory limit change a copy; the view that a query has stays."""
     history, reader = made(runs_kept=3)
     bounds, ids = {TopicPartition("t", 0): LogBounds(0, 20)}, {"t": "id"}
     keys_of = [reader.put_run(number) for number in range(3)]
@@ -143,7 +143,7 @@ def test_a_refresh_changes_nothing_that_a_question_looks_at(made):
     shown = before.pipelines["p"]
 
     def sentence_of(pipeline):
-        records, others = pipeline.copy().drawn  # asked anew
+        records, others = pipeline.copy().drawn  # computed again
         return coverage_of(records, bounds, ids, earlier=others).sentence
 
     sentence = sentence_of(shown)
@@ -170,7 +170,7 @@ def test_a_refresh_changes_nothing_that_a_question_looks_at(made):
 
 
 def test_what_is_drawn_after_a_refresh_is_drawn_of_all_runs(made):
-    """Run by run, with a question between any two of them."""
+    """Run by run, with a query between any two of them."""
     history, reader = made(runs_kept=4)
     bounds, ids = {TopicPartition("t", 0): LogBounds(0, 20)}, {"t": "id"}
     for number in range(10):

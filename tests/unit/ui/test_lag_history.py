@@ -1,4 +1,4 @@
-"""How far runs were behind their source, from their records alone."""
+"""How far runs were behind their source, computed from their records alone."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def covered(*records: RunRecord, stable: int) -> Coverage:
 
 
 def test_a_cursors_run_waited_since_the_run_before_that_left_nothing() -> None:
-    """What it read could not be read yet when that one began; of the first run nobody knows."""
+    """Its input was not there when that run began; for the first run the wait is unknown."""
     records = [
         run(0, (0, 0, 5)),
         run(1, (0, 5, 8)),
@@ -81,7 +81,7 @@ def test_an_interval_is_late_since_its_end() -> None:
 
 
 def test_a_run_that_does_not_say_what_it_left_has_an_unknown_lag() -> None:
-    """What is not a number of offsets is in no record that can be read."""
+    """A value that is not a number of offsets makes the record unreadable."""
     records = [run(0, (0, 0, 5)), run(1, (0, 5, 8), left=None), run(2, (0, 8, 9))]
     assert list(lags_of(records).values())[1:] == [Lag(None, 70.0), Lag(1, 130.0)]
 
@@ -92,7 +92,7 @@ def test_other_runs_have_no_lag(mode: str) -> None:
 
 
 def test_the_lag_now_is_that_of_the_oldest_offset_that_waits() -> None:
-    """Since the newest run that left nothing of its partition began; 0 where nothing waits."""
+    """Since the start of the newest run that left nothing in its partition; 0 if nothing waits."""
     records = [run(0, (0, 0, 5)), run(1, (0, 5, 8)), run(2, (0, 8, 9), left=1)]
     assert seconds_behind(records, covered(*records, stable=9), NOW) == 0.0
     assert seconds_behind(records, covered(*records, stable=10), NOW) == 59 * 60.0
@@ -112,7 +112,7 @@ def test_a_topic_that_may_not_be_seen_has_no_lag() -> None:
 
 
 def test_a_bar_for_each_run_and_the_same_in_words() -> None:
-    """What is not known has a place and no bar; 0 has a small one."""
+    """An unknown lag has a place but no bar; 0 has a small bar."""
     drawing = bars_of([None, 0.0, 60.0, 30.0], age_text)
     assert drawing is not None
     assert drawing["path"] == "M250 100v-2h200v2zM500 100v-100h200v100zM750 100v-50h200v50z"

@@ -1,4 +1,4 @@
-"""Time that a test moves by hand."""
+"""Time that tests move by hand."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 @pytest.fixture
 def clock(monkeypatch):
-    """Deadlines are counted by ``now``; the event loop's own pauses are real."""
+    """Deadlines use ``now``; the event loop's own pauses are real."""
     made = SimpleNamespace(now=1000.0)
     for module in ("backoff", "produce"):
         counted = SimpleNamespace(monotonic=lambda: made.now)

@@ -1,4 +1,4 @@
-"""What the fakes share: kafka-python's event loop without sockets, shown as BrokerConnections."""
+"""Base of the fakes: kafka-python's event loop without sockets, with the interface of BrokerConnections."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from airflow_eos.wire.connection import BrokerConnections
 class FakeConnections:
     """Leaders, coordinators and a loop; a subclass answers requests in :meth:`handle`.
 
-    :param leaders: node id per partition; None where there is no leader.
+    :param leaders: node id per partition; None if there is no leader.
     """
 
     request_timeout = 30.0
@@ -31,7 +31,7 @@ class FakeConnections:
         self.forgotten = []
         self.hung_up = set()
         self.waits = []  # seconds after which the sender wants to be woken, in order
-        self.script = []  # functions (request, node) -> answer, exception, or None for what handle() says
+        self.script = []  # functions (request, node) -> answer, exception, or None for the answer of handle()
 
     def close(self):
         self.net.close()
@@ -123,7 +123,7 @@ class FakeConnections:
         return bool(self.script)
 
     def started(self, request):
-        """Called when a request leaves."""
+        """Called when a request is sent."""
 
     def ended(self, request):
         """Called when its answer arrives."""
@@ -148,9 +148,9 @@ class ScriptedCoordinator(FakeConnections):
 
 
 def kind_of(request):
-    """Name of a request's class, without its ending."""
+    """Return the name of a request's class, without its suffix."""
     return type(request).__name__.removesuffix("Request")
 
 
 def as_usual(_request, _node):
-    """Script one answer: what the fake says by itself."""
+    """Script one answer: the default of the fake."""

@@ -1,4 +1,4 @@
-"""Pauses between tries."""
+"""Pauses between retries."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from airflow_eos.wire.backoff import Backoff, NotYet, describe, pause_after
 
 @pytest.mark.parametrize("tries", [0, 1, 2, 5, 6, 50, 5000])
 def test_pauses_double_up_to_a_second_with_half_of_it_by_chance(tries):
-    """Between half and all of 20 ms x 2^tries, at most 1 s, however long it lasts."""
+    """Between half and all of 20 ms x 2^tries, at most 1 s, however many tries there were."""
     full = min(1.0, 0.02 * 2.0 ** min(tries, 30))
     pauses = {pause_after(tries) for _ in range(50)}
     assert all(full / 2 <= pause <= full for pause in pauses)
@@ -18,7 +18,7 @@ def test_pauses_double_up_to_a_second_with_half_of_it_by_chance(tries):
 
 
 def test_a_pause_never_reaches_beyond_the_deadline():
-    """The last pause is cut, so that the deadline is seen in time."""
+    """The last pause is shortened, so that the deadline is noticed in time."""
     backoff = Backoff(0.001)
     assert backoff.next_pause() <= 0.001
 
@@ -31,7 +31,7 @@ def test_the_deadline_expires():
 
 
 def test_time_left_counts_from_the_beginning(clock):
-    """The deadline stands from the start, not from the last try."""
+    """The deadline counts from the start, not from the last try."""
     begun = clock.now
     backoff = Backoff(60.0)
     clock.now += 1.5
@@ -41,7 +41,7 @@ def test_time_left_counts_from_the_beginning(clock):
 
 
 def test_a_deadline_can_be_given_again(clock):
-    """The whole time counts from the moment of asking."""
+    """The whole time counts from the renewal."""
     backoff = Backoff(60.0)
     clock.now += 60.0
     assert backoff.expired
@@ -50,7 +50,7 @@ def test_a_deadline_can_be_given_again(clock):
 
 
 def test_a_long_wait_is_told_once(clock, caplog):
-    """A task that waits a minute without a word looks as if it hung; what passes soon is not worth one."""
+    """A task that waits silently for a minute seems to hang; short waits are not logged."""
     backoff = Backoff(60.0)
     for _ in range(3):
         backoff.tell("offsets of src-0", NotYet("LEADER_NOT_AVAILABLE"))

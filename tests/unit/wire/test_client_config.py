@@ -48,7 +48,7 @@ def test_only_the_servers_are_needed():
     "server", ["localhost:port", "::::", "b:x", "c:", ":9092", "d:0", "e:99999999", "f:-1"]
 )
 def test_servers_that_are_no_addresses_are_refused(server):
-    """Before anything is connected, and with nothing left open."""
+    """Before anything connects, and without an open socket."""
     with pytest.raises(
         ConfigurationError, match=f"^'{server}' in client setting 'bootstrap.servers' is not an"
     ):
@@ -78,7 +78,7 @@ def test_addresses_of_all_forms_are_passed_on():
     ],
 )
 def test_a_setting_is_translated(key, value, name, expected):
-    """Names and types change, meanings do not."""
+    """Names and types differ, the meaning does not."""
     out = for_kafka_python({**BASE, key: value})
     assert out[name] == (value if expected is None else expected)
     assert name in KafkaConnectionManager.DEFAULT_CONFIG
@@ -94,7 +94,7 @@ def test_a_setting_is_translated(key, value, name, expected):
     ],
 )
 def test_a_number_that_librdkafka_refuses_is_refused_before_a_connection(key, value):
-    """Not retried as if no broker answered, as it would be where a socket refuses it."""
+    """It is not retried as if brokers did not answer, which a refusal by the socket would cause."""
     with pytest.raises(ConfigurationError, match=f"^client setting '{key}' is {value!r}; it must be from "):
         NodeConnections({**BASE, key: value})
 
@@ -111,14 +111,14 @@ def test_sasl_is_translated_under_both_names(key):
 
 @pytest.mark.parametrize(("mechanism", "name"), [("SCRAM-SHA-256", "a=3D2=2Cb"), ("PLAIN", "a=2,b")])
 def test_a_user_name_is_escaped_where_scram_separates_by_it(mechanism, name):
-    """Kafka-python sends the name as it is; librdkafka escapes it itself."""
+    """Kafka-python does not escape the name; librdkafka does."""
     config = {**SCRAM, "sasl.mechanism": mechanism, "sasl.username": "a=2,b"}
     assert for_kafka_python(config)["sasl_plain_username"] == name
     assert base_settings(ClientConfig.of(config))["sasl.username"] == "a=2,b"
 
 
 def test_kerberos_needs_no_password():
-    """GSSAPI is librdkafka's default mechanism; the ticket cache says who one is."""
+    """GSSAPI is librdkafka's default mechanism; the ticket cache has the identity."""
     out = translated(security__protocol="sasl_plaintext", sasl__kerberos__service__name="broker")
     assert out["sasl_mechanism"] == "GSSAPI"
     assert out["sasl_kerberos_service_name"] == "broker"
@@ -209,7 +209,7 @@ def test_an_oauth_callback_whose_module_fails_to_import_has_that_error_as_cause(
 
 @pytest.mark.parametrize("name", ["no_such_module_here.f", "platform.no_such", "platform", "sys.path"])
 def test_an_oauth_callback_that_cannot_be_imported_is_named(name):
-    """The error says which name."""
+    """The error has the name."""
     with pytest.raises(ConfigurationError, match="oauth_cb"):
         for_kafka_python({**BASE, "oauth_cb": name})
 
@@ -223,14 +223,14 @@ def test_an_oauth_callback_must_be_callable(value):
 
 @pytest.mark.parametrize("answer", ["token", ("token",), None])
 def test_an_oauth_callback_must_return_token_and_expiry(answer):
-    """A wrong answer is named, its content is not shown."""
+    """A wrong answer is an error that does not show its content."""
     provider = for_kafka_python({**BASE, "oauth_cb": lambda _: answer})["sasl_oauth_token_provider"]
     with pytest.raises(ConfigurationError, match=r"\(token, expiry"):
         provider.token()
 
 
 def test_an_oauth_callback_that_fails_ends_the_attempt_at_once():
-    """A mistake in it is no broker that is away."""
+    """A bug in it is not an unavailable broker."""
 
     def failing(_):
         raise KeyError("client_id")
@@ -242,7 +242,7 @@ def test_an_oauth_callback_that_fails_ends_the_attempt_at_once():
 
 @pytest.mark.parametrize("failure", [ConnectionResetError("reset"), HTTPException("reset")], ids=repr)
 def test_an_issuer_that_does_not_answer_is_asked_again(failure):
-    """Libraries need not derive their errors from OSError; brokers are asked again after one."""
+    """Libraries need not derive their errors from OSError, after which brokers are retried."""
 
     def unreachable(_):
         raise failure
@@ -262,7 +262,7 @@ def test_an_issuer_that_does_not_answer_is_asked_again(failure):
     ],
 )
 def test_an_issuer_that_does_not_answer_shows_no_part_of_the_call_backs_argument(argument):
-    """Libraries name the address that they have asked, with its parameters."""
+    """Libraries include the requested address in their errors, with its parameters."""
 
     def unreachable(given):
         raise HTTPException(f"no route to {given.replace('issuer', 'issuer:443')}, t0p/secret")
@@ -277,7 +277,7 @@ def test_an_issuer_that_does_not_answer_shows_no_part_of_the_call_backs_argument
 
 @pytest.mark.parametrize("key", sorted(IGNORED))
 def test_every_ignored_key_has_a_reason_and_is_accepted(key):
-    """Consumer and producer settings of librdkafka do not disturb the wire layer."""
+    """The wire layer ignores librdkafka's consumer and producer settings."""
     assert len(IGNORED[key]) > 10
     assert for_kafka_python({**BASE, key: "1"}) == for_kafka_python(BASE)
 
@@ -286,7 +286,7 @@ def test_every_ignored_key_has_a_reason_and_is_accepted(key):
     "key", ["no.such.setting", "sasl.jaas.config", "ssl.keystore.location", "ssl.curves.list"]
 )
 def test_any_other_key_is_refused_by_name(key):
-    """A setting that would be dropped in silence is an error that names it, not its value."""
+    """A setting that would be dropped silently is an error that has its name, not its value."""
     with pytest.raises(UntranslatableConfig, match=key.replace(".", r"\.")) as caught:
         for_kafka_python({**BASE, key: "the-value"})
     assert "the-value" not in str(caught.value)
@@ -294,7 +294,7 @@ def test_any_other_key_is_refused_by_name(key):
 
 @pytest.mark.parametrize("key", sorted(HINTS))
 def test_a_refused_key_says_what_to_use_instead(key):
-    """Settings people do have get a hint of their own."""
+    """Common settings have their own hint."""
     with pytest.raises(UntranslatableConfig, match=key.replace(".", r"\.") + ".*: .{20}"):
         for_kafka_python({**BASE, key: "v4"})
 
@@ -328,20 +328,20 @@ def test_a_wrong_value_is_named(settings, key):
 
 @pytest.mark.parametrize("settings", [{}, {"bootstrap.servers": ""}, {"bootstrap.servers": " , "}])
 def test_servers_are_required(settings):
-    """Nothing can be reached without bootstrap servers."""
+    """No broker can be found without bootstrap servers."""
     with pytest.raises(ConfigurationError, match=r"bootstrap\.servers"):
         ClientConfig.of(settings)
 
 
 def test_two_names_of_one_setting_must_agree():
-    """Which one would win is nobody's guess."""
+    """It would be unclear which one wins."""
     assert ClientConfig.of({"metadata.broker.list": "a:1", "bootstrap.servers": "a:1"})
     with pytest.raises(ConfigurationError, match=r"metadata\.broker\.list|bootstrap\.servers"):
         ClientConfig.of({"metadata.broker.list": "a:1", "bootstrap.servers": "b:1"})
 
 
 def test_secrets_are_hidden():
-    """Neither repr nor str shows a password, a key, a token or a call-back."""
+    """Neither repr nor str shows a password, a key, a token or a callback."""
     secrets = {
         "sasl.password": "hush1",
         "ssl.key.password": "hush2",
@@ -373,7 +373,7 @@ def test_librdkafka_gets_its_own_settings_without_those_the_package_owns():
 
 
 def test_a_config_is_frozen_equal_by_value_and_picklable():
-    """It travels to executors and may be a key."""
+    """It is sent to executors and may be a dictionary key."""
     config = ClientConfig.of(SCRAM)
     assert config == ClientConfig.of(dict(reversed(SCRAM.items()))) == ClientConfig.of(config)
     assert pickle.loads(pickle.dumps(config)) == config
@@ -386,7 +386,7 @@ def test_a_config_is_frozen_equal_by_value_and_picklable():
 
 
 def test_the_module_imports_no_client_library():
-    """Dag parsing may import it: no kafka, confluent_kafka, ssl or pyarrow comes along."""
+    """Dag parsing may import it without kafka, confluent_kafka, ssl or pyarrow."""
     code = (
         "import sys; before = set(sys.modules); import airflow_eos.wire.client_config\n"
         "print(*sorted({m.split('.')[0] for m in set(sys.modules) - before}))"
@@ -396,7 +396,7 @@ def test_the_module_imports_no_client_library():
 
 
 def test_bounds_of_a_record_batch_are_settings_of_this_package():
-    """They reach the decoder wherever a configuration goes, and no client library."""
+    """They reach the decoder with every configuration, but no client library."""
     given = {"bootstrap.servers": "a:1", "eos.max.batch.bytes": "1048576", "eos.max.record.headers": 7}
     config = ClientConfig.of(given)
     assert config.decode_limits == DecodeLimits(1_048_576, 7)
@@ -422,7 +422,7 @@ def test_a_bound_that_is_none_is_refused(key, value):
     ],
 )
 def test_keys_of_assertions_are_secrets(name):
-    """As a password: not shown, and a reason to encrypt the way to Spark."""
+    """Like a password: not shown, and a reason to encrypt the connection to Spark."""
     config = ClientConfig.of({"bootstrap.servers": "a:1", name: "geheim"})
     assert "geheim" not in repr(config)
     assert config.has_secrets

@@ -1,4 +1,4 @@
-"""CreateTopics against scripted brokers: every answer, and what is made of it."""
+"""CreateTopics against scripted brokers: every answer, and its effect."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.unit.wire.fakes import FakeConnections
 
 
 class FakeBrokers(FakeConnections):
-    """Any broker, which answers with these error codes, one after the other.
+    """Brokers that answer with these error codes, one after the other.
 
     :param codes: 0: the topic is created.
     """
@@ -48,7 +48,7 @@ def create():
 
 
 def test_a_topic_is_created_with_its_settings(create):
-    """By a version in which the brokers choose the number of replicas (KIP-464)."""
+    """With a request version in which the brokers choose the replication factor (KIP-464)."""
     made, (request,) = create(0)
     assert made
     (topic,) = request.topics
@@ -57,7 +57,7 @@ def test_a_topic_is_created_with_its_settings(create):
 
 
 def test_a_topic_that_exists_is_left_as_it_is(create):
-    """Another run was first."""
+    """Another run created it first."""
     assert create(kafka_errors.TopicAlreadyExistsError.errno)[0] is False
 
 
@@ -70,7 +70,7 @@ def test_a_topic_that_exists_is_left_as_it_is(create):
     ],
 )
 def test_passing_errors_are_asked_again(create, error):
-    """A broker that is not the controller, or has no time."""
+    """A broker is not the controller, or is busy."""
     made, requests = create(error.errno, 0)
     assert (made, len(requests)) == (True, 2)
 
@@ -79,12 +79,12 @@ def test_passing_errors_are_asked_again(create, error):
     "error", [kafka_errors.TopicAuthorizationFailedError, kafka_errors.ClusterAuthorizationFailedError]
 )
 def test_a_missing_right_is_named(create, error):
-    """With the grant."""
+    """The error has the grant."""
     with pytest.raises(AuthorizationFailed, match=r"'books'.*grant this principal Create"):
         create(error.errno)
 
 
 def test_the_brokers_reason_is_shown(create):
-    """A policy, a setting."""
+    """For example a policy or a setting."""
     with pytest.raises(RequestRefused, match=r"'books'.*PolicyViolation.*3 brokers are needed"):
         create(kafka_errors.PolicyViolationError.errno)

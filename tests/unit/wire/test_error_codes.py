@@ -1,4 +1,4 @@
-"""The error tables: what each broker code does."""
+"""The error tables: the action for each broker code."""
 
 from __future__ import annotations
 
@@ -187,12 +187,12 @@ def action(decision):
 
 @pytest.mark.parametrize(("table", "expected"), TABLES)
 def test_every_code_has_its_action(table, expected):
-    """Each code of a table does what PROTOCOL and Kafka's documentation say, no code is missing or extra."""
+    """Each code has the action in PROTOCOL and Kafka's documentation; no code is missing or superfluous."""
     assert {code: action(table[code]) for code in table} == expected
 
 
 def test_a_version_that_a_broker_does_not_know_is_called_by_the_request():
-    """A question about offsets is not called Fetch."""
+    """A request for offsets is not called Fetch."""
     requests = {"Fetch": FETCH, "ListOffsets": LIST_OFFSETS, "DescribeProducers": PRODUCERS}
     requests["WriteTxnMarkers"] = TXN_MARKERS
     for request, table in requests.items():
@@ -223,4 +223,4 @@ def test_every_meaning_begins_with_the_name_kafka_uses(table, expected):
 
 
 RENAMED = {-1, 6, 10, 17, 45}
-"""Codes that kafka-python calls by an older name than Kafka 4 does."""
+"""Codes that have an older name in kafka-python than in Kafka 4."""

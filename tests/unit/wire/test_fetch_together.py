@@ -1,4 +1,4 @@
-"""Small ranges are asked for together; what an answer lacks is left to the reader of one range."""
+"""Small ranges are fetched together; what an answer lacks is left to the reader of a single range."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class FakeLeaders(FakeConnections):
 
     @property
     def asked(self):
-        """Partitions of each Fetch request."""
+        """Return the partitions of each Fetch request."""
         return [
             [part.partition for topic in request.topics for part in topic.partitions]
             for _, request in self.requests
@@ -71,7 +71,7 @@ def leaders():
 
 
 def read(leaders, ranges):
-    """Offsets of each range, in the order in which they come."""
+    """Return the offsets of each range, in the order of arrival."""
     found = []
     for number, first in first_answers(leaders, ranges):
         wanted = ranges[number]
@@ -83,7 +83,7 @@ def read(leaders, ranges):
 
 
 def test_one_request_for_each_leader(leaders):
-    """Six ranges that their first answers cover: two requests."""
+    """The first answers cover all six ranges: two requests."""
     ranges = [OffsetRange("src", p, 3, 17) for p in range(PARTITIONS)]
     assert read(leaders, ranges) == [(p, list(range(3, 17))) for p in range(PARTITIONS)]
     assert sorted(leaders.asked) == [[0, 2, 4], [1, 3, 5]]
@@ -98,7 +98,7 @@ def test_the_rest_of_a_range_is_read_alone(leaders):
 
 @pytest.mark.parametrize("code", [1, 3, 6, 29, 74, 56])
 def test_an_error_is_left_to_the_reader_of_one_range(leaders, code):
-    """Retriable or not: it asks again, by its own rules; the others are not held up."""
+    """Retriable or not: that reader retries by its own rules; the other ranges are not delayed."""
     leaders.codes = {2: code}
     ranges = [OffsetRange("src", p, 0, 20) for p in range(PARTITIONS)]
     assert read(leaders, ranges) == [(p, list(range(20))) for p in range(PARTITIONS)]
@@ -106,7 +106,7 @@ def test_an_error_is_left_to_the_reader_of_one_range(leaders, code):
 
 
 def test_a_partition_for_which_there_was_no_room_is_read_alone():
-    """An answer ends at a number of bytes: an empty part of it says nothing."""
+    """An answer is limited in bytes: an empty partition in it proves nothing."""
     leaders = FakeLeaders(room=1)
     ranges = [OffsetRange("src", p, 0, 20) for p in range(PARTITIONS)]
     assert read(leaders, ranges) == [(p, list(range(20))) for p in range(PARTITIONS)]
@@ -115,14 +115,14 @@ def test_a_partition_for_which_there_was_no_room_is_read_alone():
 
 
 def test_an_empty_part_of_an_answer_is_not_the_end(leaders):
-    """Nothing is taken for read that was not."""
+    """Records that were not read must not count as read."""
     leaders.empty = {1, 4}
     ranges = [OffsetRange("src", p, 0, 20) for p in range(PARTITIONS)]
     assert read(leaders, ranges) == [(p, list(range(20))) for p in range(PARTITIONS)]
 
 
 def test_a_topic_that_is_gone_is_the_business_of_the_reader(leaders, monkeypatch):
-    """Its error names what is read."""
+    """That reader's error names the range."""
 
     async def gone(*_, **__):
         raise UnknownTopic("src")
@@ -134,7 +134,7 @@ def test_a_topic_that_is_gone_is_the_business_of_the_reader(leaders, monkeypatch
 
 
 def test_the_first_answer_must_be_of_the_range(leaders):
-    """One of another place would be taken for the records between."""
+    """Otherwise the records before it would be skipped."""
     ((_, first), *_) = first_answers(leaders, [OffsetRange("src", p, 10, 20) for p in range(2)])
     with pytest.raises(ValueError, match="begins at 10, not at 0"):
         list(fetch_range(leaders, "src", 0, 0, 20, first=first))
@@ -142,7 +142,7 @@ def test_the_first_answer_must_be_of_the_range(leaders):
 
 @given(st.lists(st.integers(1, 2 * SMALL_SPAN), max_size=600))
 def test_groups_hold_every_range_once_in_order(spans):
-    """Bounded in offsets and in number; a range that is not small is alone."""
+    """Groups are bounded in offsets and in number; a range that is not small is alone."""
     ranges = [OffsetRange("src", p, 0, span) for p, span in enumerate(spans)]
     groups = group_ranges(ranges)
     assert [number for group in groups for number in group] == list(range(len(spans)))

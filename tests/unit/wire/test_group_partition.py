@@ -1,4 +1,4 @@
-"""Where a group's commits lie, computed as the broker computes it."""
+"""The partition of a group's commits, computed like the brokers do."""
 
 from __future__ import annotations
 

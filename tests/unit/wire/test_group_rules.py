@@ -1,4 +1,4 @@
-"""A group's description against scripted coordinators."""
+"""The description of a group, against scripted coordinators."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.unit.wire.fakes import ScriptedCoordinator, kind_of
 
 
 class FakeCoordinator(ScriptedCoordinator):
-    """Of one group, which it lists with its type; only classic groups are described."""
+    """Coordinator of one group, which it lists with its type; it describes only classic groups."""
 
     def __init__(self, group_type, state):
         super().__init__()
@@ -27,7 +27,7 @@ class FakeCoordinator(ScriptedCoordinator):
 
 @pytest.fixture
 def members(request):
-    """Ask for the members of a group of a type in a state."""
+    """Return a function that asks for the members of a group of a given type and state."""
 
     def ask(group_type, state):
         coordinator = FakeCoordinator(group_type, state)
@@ -45,6 +45,6 @@ def test_a_group_of_the_newer_protocol_is_found_in_the_list(members, state, coun
 
 @pytest.mark.parametrize("state", ["Empty", "Stable"])
 def test_a_share_group_is_refused_before_anything_is_read(members, state):
-    """It takes no offsets: a run sent its output in vain, three times a try."""
+    """It accepts no offsets: a run once sent its output in vain, three times per try."""
     with pytest.raises(ConfigurationError, match="DescribeGroups of group 'g': a share group has this name"):
         members("share", state)

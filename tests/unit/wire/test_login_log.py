@@ -1,4 +1,4 @@
-"""What kafka-python logs of a login holds no credentials."""
+"""kafka-python's logs of a login have no credentials."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SECRET = b"\0me\0password-marker"
 
 @pytest.fixture
 def heard(caplog):
-    """Hear kafka-python's loggers at DEBUG."""
+    """Capture kafka-python's loggers at DEBUG."""
     quiet_logging()
     quiet_logging()
     caplog.set_level(logging.DEBUG, "kafka")
@@ -28,7 +28,7 @@ def heard(caplog):
     "request_", [SaslAuthenticateRequest(SECRET, version=2), SaslBytesRequest(SECRET)], ids=["v1", "v0"]
 )
 def test_a_login_is_named_and_not_shown(heard, request_):
-    """Neither the request nor its bytes, framed as today's brokers or as a broker of long ago want it."""
+    """Neither the request nor its bytes, in the framing of current brokers and of very old ones."""
     parser = KafkaProtocol(client_id="test", ident="node=1")
     parser.send_request(request_)
     assert SECRET in parser.send_bytes()
@@ -40,6 +40,6 @@ def test_a_login_is_named_and_not_shown(heard, request_):
 
 
 def test_other_requests_are_logged_as_ever(heard):
-    """DEBUG keeps its use."""
+    """DEBUG stays useful."""
     KafkaProtocol(client_id="test", ident="node=1").send_request(MetadataRequest(version=12, topics=[]))
     assert "MetadataRequest(version=12" in heard.messages[0]

@@ -1,4 +1,4 @@
-"""One partition's sending order: what may be in flight, what errors mean, what an answer proves."""
+"""The sending order of one partition: what may be in flight, the effect of errors, what answers prove."""
 
 from __future__ import annotations
 
@@ -65,13 +65,13 @@ def test_one_batch_only_before_the_first_acknowledgement():
 
 
 def test_five_batches_at_most_are_in_flight():
-    """After the first acknowledgement the window is five, what a broker remembers."""
+    """After the first acknowledgement the window is five batches, as many as a broker remembers."""
     made = proven()
     assert len(send_all(made)) == MAX_IN_FLIGHT == 5
 
 
 def test_sequences_begin_at_zero_and_follow_the_records():
-    """Each batch carries identity and the number of records before it, with a right checksum."""
+    """Each batch has the identity, the number of records before it, and a valid checksum."""
     made = proven()
     batches = send_all(made)
     headers = [BatchHeader.unpack(batch.data) for batch in batches]
@@ -80,7 +80,7 @@ def test_sequences_begin_at_zero_and_follow_the_records():
 
 
 def test_a_retry_sends_the_same_bytes():
-    """A repeated batch is byte for byte what was sent before."""
+    """A retried batch is byte for byte the same."""
     made = queue()
     first = send(made)
     before = first.data
@@ -90,7 +90,7 @@ def test_a_retry_sends_the_same_bytes():
 
 
 def test_pauses_grow_until_something_is_acknowledged():
-    """Then the next failure begins with the short one again."""
+    """Then the next failure begins with a short pause again."""
     made = queue()
     pauses = []
     for _ in range(8):
@@ -105,7 +105,7 @@ def test_pauses_grow_until_something_is_acknowledged():
 
 
 def test_an_unread_source_is_not_read_ahead_of_the_window():
-    """A lazy source of batches is taken only as far as it can be sent."""
+    """A lazy source of batches is read only as far as it can be sent."""
     taken = []
 
     def source():
@@ -120,7 +120,7 @@ def test_an_unread_source_is_not_read_ahead_of_the_window():
 
 
 def test_out_of_order_behind_a_failed_batch_is_expected():
-    """Only the first unacknowledged batch decides: a 45 behind a retriable failure is repeated, not fatal."""
+    """Only the first unacknowledged batch decides: a 45 after a retriable failure is retried, not fatal."""
     made = proven()
     window = send_all(made)
     made.settle(window[0], refusal(19), 0.0)
@@ -130,7 +130,7 @@ def test_out_of_order_behind_a_failed_batch_is_expected():
 
 
 def test_out_of_order_at_the_first_unacknowledged_batch_is_fatal():
-    """A 45 that nothing before explains means a second attempt or lost state."""
+    """A 45 without an earlier failure means a second attempt, or lost broker state."""
     made = proven()
     window = send_all(made)
     with pytest.raises(ProtocolViolation, match=r"out-3 \(sequence 3.*OUT_OF_ORDER|out-3.*error 45"):
@@ -156,7 +156,7 @@ def test_nothing_new_is_sent_behind_a_failure():
 
 
 def test_a_window_is_repeated_only_when_all_of_it_has_answered():
-    """A repetition cannot overtake requests that are still on their way."""
+    """A retry cannot overtake requests that are still in flight."""
     made = proven()
     window = send_all(made)
     made.settle(window[0], refusal(6), 0.0)
@@ -167,7 +167,7 @@ def test_a_window_is_repeated_only_when_all_of_it_has_answered():
 
 
 def test_after_a_failure_one_batch_goes_ahead_alone():
-    """The first repetition is acknowledged before the rest follows, in order."""
+    """The first retry is acknowledged before the rest follows, in order."""
     made = proven()
     window = send_all(made)
     for batch in window:
@@ -180,7 +180,7 @@ def test_after_a_failure_one_batch_goes_ahead_alone():
 
 
 def test_an_acknowledged_batch_behind_a_failed_one_is_not_repeated():
-    """Answered REQUEST_TIMED_OUT but written: the batches behind it are kept as acknowledged."""
+    """Answered REQUEST_TIMED_OUT but written: the batches after it stay acknowledged."""
     made = proven(batches=3)
     first, second = send_all(made)
     made.settle(first, refusal(7), 0.0)
@@ -218,7 +218,7 @@ def test_delivery_times_out_naming_partition_and_last_error():
 
 
 def test_progress_starts_the_delivery_timeout_again():
-    """The time-out is of the first unacknowledged batch, not of the partition."""
+    """The time-out applies to the first unacknowledged batch, not to the partition."""
     made = queue(delivery_timeout=10.0)
     made.settle(send(made, 0.0), Ack(100), 9.0)
     batch = send(made, 9.0)
@@ -236,7 +236,7 @@ def test_a_partition_without_a_leader_times_out():
 
 
 def test_an_acknowledgement_below_the_end_before_is_another_attempts():
-    """A broker that acknowledges a known sequence returns the old offset: ours is not written."""
+    """A broker that acknowledges a known sequence returns the old offset: our batch is not written."""
     made = queue(end_before=100)
     with pytest.raises(DuplicateReceipt, match="offset 99, below 100"):
         made.settle(send(made), Ack(99), 0.0)
@@ -251,7 +251,7 @@ def test_acknowledged_offsets_must_rise():
 
 
 def test_acknowledgements_out_of_order_are_counted_in_order():
-    """The receipt follows the order of the batches, whatever order answers arrive in."""
+    """The receipt follows the order of the batches, not that of the answers."""
     made = proven(batches=3)
     first, second = send_all(made)
     made.settle(second, Ack(110), 0.0)
@@ -271,7 +271,7 @@ def test_a_fence_ends_the_lane_with_its_own_error():
 
 
 def test_connection_errors_are_repeated():
-    """A lost connection says nothing about the batch: the same bytes again."""
+    """A lost connection proves nothing about the batch: the same bytes are sent again."""
     made = queue()
     batch = send(made)
     made.settle(batch, Refusal(Retry("connection", refresh=True), "KafkaConnectionError"), 0.0)
@@ -294,14 +294,14 @@ def test_the_record_count_must_be_the_batchs_own():
 
 
 def test_bytes_that_are_no_batch_are_refused():
-    """Too few bytes for a header are no batch."""
+    """They are shorter than a batch header."""
     made = PartitionQueue(WHERE, IDENTITY, iter([(1, b"x" * 10)]), 0, 120.0)
     with pytest.raises(ProtocolViolation, match="10 bytes"):
         made.next_batch(0.0)
 
 
 def test_sequences_wrap_as_the_broker_counts():
-    """Behind 2^31 - 1 comes 0."""
+    """0 follows 2^31 - 1."""
     made = queue(batches=2)
     made._next_sequence = 2**31 - 2
     made.settle(send(made), Ack(100), 0.0)

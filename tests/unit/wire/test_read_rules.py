@@ -1,4 +1,4 @@
-"""Reading against scripted leaders: every answer a broker may give, and what is made of it."""
+"""Reading against scripted leaders: every answer that a broker may give, and its effect."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ WHERE = TopicPartition("src", 0)
 
 
 def logged(base_offset, records):
-    """A batch as it lies in the log."""
+    """A batch in the form that the log has."""
     values = pa.array([b"%d" % (base_offset + n) for n in range(records)], pa.binary())
     (batch,) = seal(values, np.zeros(records, np.int32), topic="src", compressor="none")
     return base_offset.to_bytes(8, "big") + stamp(batch.data, 1, 0, 0)[8:]
@@ -54,7 +54,7 @@ class FakeLeader(FakeConnections):
 
     @property
     def positions(self):
-        """Offsets that were fetched, in order."""
+        """Return the offsets that were fetched, in order."""
         return [
             request.topics[0].partitions[0].fetch_offset
             for _, request in self.requests
@@ -119,7 +119,7 @@ def offsets_of(leader, start=0, end=100, **options):
 
 
 def test_answers_follow_each_other(leader):
-    """The next position is behind the last whole batch."""
+    """The next position is after the last whole batch."""
     assert offsets_of(leader) == list(range(100))
     assert leader.positions == [0, 20, 40, 60, 80]
 
@@ -132,13 +132,13 @@ def test_the_next_answer_is_asked_for_before_this_one_is_decoded(leader):
 
 
 def test_nothing_is_asked_behind_the_end(leader):
-    """The last answer is followed by no request."""
+    """No request follows the last answer."""
     assert offsets_of(leader, 0, 35) == list(range(35))
     assert leader.positions == [0, 20]
 
 
 def test_a_batch_that_is_cut_off_is_asked_for_again(leader):
-    """A broker cuts its answer at a number of bytes."""
+    """A broker truncates its answer at a number of bytes."""
     leader.script.append(lambda *_: leader.fetched(leader.log[0] + leader.log[1][:-5]))
     assert offsets_of(leader) == list(range(100))
     assert leader.positions[:2] == [0, 10]
@@ -146,7 +146,7 @@ def test_a_batch_that_is_cut_off_is_asked_for_again(leader):
 
 @pytest.mark.parametrize("code", sorted(code for code, d in FETCH.items() if isinstance(d, Retry)))
 def test_every_retriable_code_is_survived(leader, code):
-    """Refused in the middle: the read goes on where it was, at a new leader where the code says so."""
+    """Refused in the middle: the read continues at its position, at a new leader if the code says so."""
     leader.script.append(as_usual)
     leader.refuse(code)
     assert offsets_of(leader) == list(range(100))
@@ -157,14 +157,14 @@ def test_every_retriable_code_is_survived(leader, code):
     "code", sorted(code for code, d in FETCH.items() if isinstance(d, Fatal) and code != 1)
 )
 def test_every_fatal_code_ends_the_read(leader, code):
-    """With the table's error, naming the partition."""
+    """The table's error, with the partition's name, ends the read."""
     leader.refuse(code)
     with pytest.raises(FETCH[code].error, match="src-0"):
         offsets_of(leader)
 
 
 def test_an_answer_without_the_partition_is_a_throttle(leader):
-    """So brokers answer a client that has used up its quota: asked again, after the time that they name."""
+    """Brokers answer so if a client has used up its quota: it retries after the time that they give."""
     leader.script += [as_usual, lambda *_: SimpleNamespace(error_code=0, throttle_time_ms=1, responses=[])]
     assert offsets_of(leader) == list(range(100))
     assert leader.positions[:3] == [0, 20, 20]
@@ -176,7 +176,7 @@ def test_an_answer_without_the_partition_is_a_throttle(leader):
     ids=lambda error: type(error).__name__,
 )
 def test_a_lost_connection_is_survived(leader, error):
-    """The leader is looked up, the same offset is asked for again."""
+    """The leader is looked up again, and the same offset is requested."""
     leader.script.append(lambda *_: error)
     assert offsets_of(leader) == list(range(100))
     assert leader.positions[:2] == [0, 0]
@@ -184,7 +184,7 @@ def test_a_lost_connection_is_survived(leader, error):
 
 
 def test_an_unsupported_version_is_not_retried(leader):
-    """The broker is too old, or much too new."""
+    """The broker is too old, or too new."""
     leader.script.append(lambda *_: kafka_errors.IncompatibleBrokerVersion("Fetch"))
     with pytest.raises(BrokerUnsupported, match="src-0"):
         offsets_of(leader)
@@ -206,28 +206,28 @@ def test_an_offset_above_the_log_end_is_an_error(leader):
 
 
 def test_out_of_range_within_the_log_is_a_new_leaders_doubt(leader):
-    """In range by what leaders say, where a transaction is open too: asked again, never reset."""
+    """Leaders say it is in range, even with an open transaction: the read retries, and never resets."""
     leader.stable = 3
     leader.refuse(1)
     assert offsets_of(leader, 5) == list(range(5, 100))
 
 
 def test_a_log_start_that_has_passed_the_position_is_an_error(leader):
-    """Also where the broker still answers with records behind the gap."""
+    """Even if the broker still answers with records after the gap."""
     leader.script.append(lambda *_: leader.fetched(leader.log[3], log_start_offset=30))
     with pytest.raises(OffsetsOutOfRange, match="begins at offset 30, above the requested 0"):
         offsets_of(leader)
 
 
 def test_a_log_start_behind_the_position_is_no_loss(leader):
-    """What was read already may be deleted meanwhile."""
+    """Records that were read already may be deleted."""
     leader.script.append(as_usual)
     leader.script.append(lambda *_: leader.fetched(leader.log[2], log_start_offset=15))
     assert offsets_of(leader) == list(range(100))
 
 
 def test_an_answer_that_does_not_reach_the_position_is_refused(leader):
-    """Otherwise the read would turn in a circle."""
+    """Otherwise the read would loop for ever."""
     leader.script.append(lambda *_: leader.fetched(leader.log[0]))
     with pytest.raises(CorruptBatch, match="asked for offset 50"):
         offsets_of(leader, 50)
@@ -249,7 +249,7 @@ def test_a_damaged_batch_names_its_place(leader):
 
 
 def test_an_empty_answer_below_the_end_is_waited_for(leader):
-    """An open transaction: asked again until the last stable offset has moved."""
+    """A transaction is open: the read retries until the last stable offset has moved."""
     for _ in range(3):
         leader.script.append(lambda *_: leader.fetched(last_stable_offset=0))
     assert offsets_of(leader) == list(range(100))
@@ -257,7 +257,7 @@ def test_an_empty_answer_below_the_end_is_waited_for(leader):
 
 
 def test_waiting_ends_with_the_stall_timeout(leader, clock):
-    """The error has the position, the end, and what holds it up."""
+    """The error has the position, the end, and the cause."""
 
     def not_yet(*_):
         clock.now += 0.25
@@ -270,17 +270,17 @@ def test_waiting_ends_with_the_stall_timeout(leader, clock):
 
 
 def test_a_leader_that_stays_away_ends_with_the_stall_timeout(leader):
-    """No leader at all."""
+    """There is no leader at all."""
     leader.leaders[WHERE] = None
     with pytest.raises(FetchStalled, match="src-0 has no leader"):
         offsets_of(leader, stall_timeout=0.2)
 
 
 def test_progress_starts_the_stall_timeout_again(leader, clock):
-    """A slow read is no stall: the time-out is of one answer."""
+    """A slow read is not a stall: the time-out applies to each answer."""
 
     def slow(*_):
-        # A refusal: only after one is the time-out looked at.
+        # A refusal: the time-out is checked only after one.
         clock.now += 0.3
         return leader.fetched(code=7, log_start_offset=-1)
 
@@ -290,7 +290,7 @@ def test_progress_starts_the_stall_timeout_again(leader, clock):
 
 
 def test_a_slow_consumer_is_no_stall(leader, clock):
-    """A request that is lost while the caller works on an answer is repeated, however long that took."""
+    """A request that is lost while the caller processes an answer is retried, however long that took."""
     leader.script += [as_usual, lambda *_: kafka_errors.RequestTimedOutError("nobody drove the loop")]
     got = []
     for batch in fetch_range(leader, "src", 0, 0, 100, stall_timeout=0.2):
@@ -301,36 +301,42 @@ def test_a_slow_consumer_is_no_stall(leader, clock):
 
 
 def test_a_read_may_be_given_up(leader):
-    """What is still under way does no harm when the connections are closed."""
+    """Requests in flight do no harm when the connections are closed."""
     reader = fetch_range(leader, "src", 0, 0, 100)
-    # The small batches of one answer come together.
+    # The small batches of one answer arrive together.
     assert next(reader).offset.tolist() == list(range(20))
     reader.close()
 
 
 def test_an_empty_tail_of_the_local_log_is_finished(leader):
-    """Compaction has removed everything up to the end: no records, and no waiting for ever."""
+    """Compaction has removed everything up to the end: the read returns no records, and does not wait."""
     leader.log = leader.log[:5]
     assert offsets_of(leader) == list(range(50))
     assert leader.positions[-1] == 50
 
 
 def test_an_empty_answer_from_remote_storage_proves_nothing(leader):
-    """A remote read may answer nothing in time: it is asked again."""
+    """A remote read may return nothing in time: the read retries."""
     leader.local_start = 80
     leader.script += [lambda *_: leader.fetched()] * 3
     assert offsets_of(leader) == list(range(100))
 
 
 def test_an_empty_answer_of_a_throttled_broker_proves_nothing(leader):
-    """A throttled client gets empty answers: it asks again."""
+    """A throttled client gets empty answers: the read retries."""
     leader.throttle_ms = 10
     leader.script.append(lambda *_: leader.fetched())
     assert offsets_of(leader) == list(range(100))
 
 
+def test_no_leader_is_allowed_to_name_a_follower(leader):
+    """From version 11 on it may, with an empty answer (KIP-392): a whole range would be read as empty."""
+    offsets_of(leader)
+    assert {request._max_version for _, request in leader.requests if kind_of(request) == "Fetch"} == {10}
+
+
 def test_a_record_of_an_aborted_transaction_is_left_out(leader):
-    """The answer's own list decides; under read_uncommitted it does not."""
+    """The answer's own list of aborted transactions decides; read_uncommitted ignores it."""
     gone = SimpleNamespace(producer_id=1, first_offset=0)
     leader.per_answer = 100
     leader.script.append(lambda *_: leader.fetched(b"".join(leader.log), aborted_transactions=[gone]))
@@ -341,7 +347,7 @@ def test_a_record_of_an_aborted_transaction_is_left_out(leader):
 
 @pytest.mark.parametrize(("isolation", "level"), [("read_committed", 1), ("read_uncommitted", 0)])
 def test_the_isolation_level_is_sent(leader, isolation, level):
-    """To the broker too: it bounds answers, and the end of the log, by the last stable offset."""
+    """Brokers use it, too: it limits answers, and the end of the log, to the last stable offset."""
     offsets_of(leader, isolation=isolation)
     list_offsets(leader, [WHERE], "latest", isolation=isolation)
     assert {(kind_of(request), request.isolation_level) for _, request in leader.requests} == {
@@ -351,14 +357,14 @@ def test_the_isolation_level_is_sent(leader, isolation, level):
 
 
 def test_offsets_are_asked_of_every_leader_once(leader):
-    """One request per broker."""
+    """There is one request per broker."""
     other = TopicPartition("src", 1)
     assert list_offsets(leader, [WHERE, other], "latest") == {WHERE: 100, other: 100}
     assert [node for node, _ in leader.requests] == [0, 1]
 
 
 def test_offsets_that_are_refused_are_asked_again(leader):
-    """Only of the partition that was refused, at a leader looked up anew."""
+    """Only for the refused partition, at a leader that is looked up again."""
     usual = leader.offsets
     refused = []
 
@@ -376,7 +382,7 @@ def test_offsets_that_are_refused_are_asked_again(leader):
 
 
 def test_offsets_whose_answer_is_lost_are_asked_again(leader):
-    """A leader that hung up is looked up anew, and what the others said stands."""
+    """The leader that hung up is looked up again, and the others' answers are kept."""
     usual, lost = leader.offsets, [kafka_errors.KafkaConnectionError("socket disconnected")]
     leader.offsets = lambda request: lost.pop() if lost else usual(request)
     assert list_offsets(leader, [WHERE, TopicPartition("src", 1)], "latest")[WHERE] == 100
@@ -385,7 +391,7 @@ def test_offsets_whose_answer_is_lost_are_asked_again(leader):
 
 
 def test_offsets_that_stay_refused_are_an_error(leader):
-    """With the last reason."""
+    """The error has the last reason."""
 
     def always(request):
         answer = FakeLeader.offsets(leader, request)
@@ -398,7 +404,7 @@ def test_offsets_that_stay_refused_are_an_error(leader):
 
 
 def test_what_is_waited_for_is_told_before_the_time_is_over(leader, clock, caplog):
-    """Leaders of offsets, and of records: each with its last reason."""
+    """Waits for the leaders of offsets, and of records, are logged with the last reason."""
     usual = leader.offsets
 
     def away(request):
@@ -422,7 +428,7 @@ def test_what_is_waited_for_is_told_before_the_time_is_over(leader, clock, caplo
 
 
 def test_offsets_that_may_not_be_seen_are_an_error(leader):
-    """At once, naming the partition."""
+    """At once, with the partition's name."""
 
     def forbidden(request):
         answer = FakeLeader.offsets(leader, request)

@@ -1,4 +1,4 @@
-"""Receipts cross processes and are kept in the ledger."""
+"""Receipts are sent between processes and stored in the ledger."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ RECEIPT = PartitionReceipt("out", 3, 100, 129, 30, 4096, 2, 29)
 
 
 def test_a_receipt_survives_json():
-    """The JSON form holds everything."""
+    """The JSON form has every field."""
     assert PartitionReceipt.from_dict(json.loads(json.dumps(RECEIPT.to_dict()))) == RECEIPT
 
 

@@ -1,4 +1,4 @@
-"""A TLS alert about this client's certificate is a setting to correct, no reason to wait."""
+"""A TLS alert about this client's certificate is a configuration error; waiting does not help."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ def of_librdkafka(number):
 
 @pytest.mark.parametrize("number", ALERTS)
 def test_alerts_about_the_certificate_are_final(number):
-    """In the words of both client libraries."""
+    """In the messages of both client libraries."""
     assert isinstance(of_kafka_python(ALERTS[number]), ConfigurationError)
     assert of_librdkafka(number).code() == KafkaError._SSL
 
 
 @pytest.mark.parametrize("number", OTHERS)
 def test_other_alerts_may_pass(number):
-    """They stay lost connections, which are tried again."""
+    """They stay lost connections, which are retried."""
     assert isinstance(of_kafka_python(OTHERS[number]), kafka_errors.KafkaConnectionError)
     assert of_librdkafka(number) is None

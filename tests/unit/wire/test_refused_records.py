@@ -1,4 +1,4 @@
-"""The records that a broker refuses are named, as far as it says which."""
+"""The error names the records that a broker refuses, as far as the broker tells."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def batch():
 
 
 def test_refused_records_are_named_by_key_and_timestamp(batch):
-    """Keys are cut; many are not listed."""
+    """Keys are truncated, and long lists cut."""
     assert refused_records(WHERE, batch, [1]) == (
         "; refused of the batch: record 1 with key None and timestamp 1700000000001 ms"
     )
@@ -37,5 +37,5 @@ def test_what_the_broker_does_not_say_is_not_made_up(batch, indices):
 
 
 def test_a_batch_that_cannot_be_read_hides_no_refusal(batch):
-    """The broker's own words stay."""
+    """The broker's own message stays."""
     assert refused_records(WHERE, batch[:70], [0]) == ""

@@ -18,7 +18,7 @@ BASE = {"bootstrap.servers": "a:1", "security.protocol": "ssl"}
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory):
-    """A self-signed certificate with a plain key and one under a password."""
+    """A self-signed certificate with an unencrypted key and one with a password."""
     folder = tmp_path_factory.mktemp("tls")
     create = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes"
     files = "-keyout key.pem -out cert.pem -days 2 -subj /CN=localhost"
@@ -57,13 +57,13 @@ def test_the_name_check_alone_can_be_off():
 
 
 def test_verification_can_be_off():
-    """enable.ssl.certificate.verification=false is for tests, and is honoured."""
+    """enable.ssl.certificate.verification=false is for tests, and works."""
     made = context(enable__ssl__certificate__verification="false")
     assert made.verify_mode is ssl.CERT_NONE
 
 
 def test_an_unknown_name_check_is_refused():
-    """A typing error must not switch a check off."""
+    """A typing error must not disable a check."""
     with pytest.raises(ConfigurationError, match=r"endpoint\.identification"):
         context(ssl__endpoint__identification__algorithm="htps")
 
@@ -78,16 +78,18 @@ def test_authorities_come_from_a_file_text_or_folder(certificate):
 
 
 def test_a_client_certificate_comes_from_files_or_text(certificate):
-    """With and without a password; nothing is left in the temporary folder."""
+    """With and without a password, which counts."""
     cert, key, locked = (certificate / name for name in ("cert.pem", "key.pem", "locked.pem"))
     context(ssl__certificate__location=str(cert), ssl__key__location=str(key))
     context(ssl__certificate__location=str(cert), ssl__key__location=str(locked), ssl__key__password="pw")
     context(ssl__certificate__pem=cert.read_text(), ssl__key__pem=key.read_text())
     context(ssl__certificate__pem=cert.read_text(), ssl__key__pem=locked.read_text(), ssl__key__password="pw")
+    with pytest.raises(ConfigurationError, match=r"ssl\.certificate\.location"):
+        context(ssl__certificate__location=str(cert), ssl__key__location=str(locked), ssl__key__password="x")
 
 
 def test_pem_text_may_have_comments_in_any_letters(certificate):
-    """Bundles of authorities name them; librdkafka takes them."""
+    """CA bundles name their authorities in comments; librdkafka accepts them."""
     cert, key = (
         f"# F\u0151tan\u00fas\u00edtv\u00e1ny\n{(certificate / name).read_text()}"
         for name in ("cert.pem", "key.pem")
@@ -98,14 +100,14 @@ def test_pem_text_may_have_comments_in_any_letters(certificate):
 
 @pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="files in memory are Linux's")
 def test_pem_text_is_written_to_no_disk(certificate, monkeypatch):
-    """A process that is killed while it loads a key leaves none."""
+    """A process that is killed while it loads a key leaves no file."""
     monkeypatch.setattr("tempfile.mkstemp", None)
     cert, key = ((certificate / name).read_text() for name in ("cert.pem", "key.pem"))
     context(ssl__certificate__pem=cert, ssl__key__pem=key)
 
 
 def test_pem_text_leaves_no_file_behind(certificate, tmp_path, monkeypatch):
-    """Where there are no files in memory the key's temporary file is gone, also after an error."""
+    """Without in-memory files, the key's temporary file is deleted, also after an error."""
     monkeypatch.delattr(os, "memfd_create", raising=False)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
@@ -146,7 +148,7 @@ def test_a_locked_key_without_password_does_not_ask_the_terminal(certificate):
 
 
 def test_a_revocation_list_is_checked(certificate, tmp_path):
-    """With ssl.crl.location leaf certificates are looked up in it."""
+    """With ssl.crl.location, leaf certificates are checked against it."""
     (tmp_path / "index.txt").write_text("")
     (tmp_path / "ca.cnf").write_text("[ca]\ndefault_ca=d\n[d]\ndatabase=index.txt\ndefault_md=sha256\n")
     subprocess.run(
@@ -161,5 +163,5 @@ def test_a_revocation_list_is_checked(certificate, tmp_path):
 
 
 def test_a_plaintext_configuration_builds_no_context():
-    """TLS settings beside security.protocol=plaintext do nothing, as in librdkafka."""
+    """TLS settings have no effect with security.protocol=plaintext, as in librdkafka."""
     assert "ssl_context" not in for_kafka_python({"bootstrap.servers": "a:1", "ssl.ca.location": "/none"})

@@ -1,4 +1,4 @@
-"""The dispatcher: which requests leave, and what happens when brokers refuse, vanish or answer nonsense."""
+"""The dispatcher: which requests are sent, and what happens if brokers refuse, vanish or answer nonsense."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class FakeBrokers(FakeConnections):
     """Leaders with logs in memory; answers to Produce can be scripted.
 
     A partition's log is a list of (first offset, sequence, bytes). The broker's rules for sequences
-    hold, with a memory of five batches. The transaction stays open: the last stable offset never moves.
+    apply, with a memory of five batches. The transaction stays open: the last stable offset never moves.
     """
 
     def __init__(self, leaders):
@@ -103,7 +103,7 @@ class FakeBrokers(FakeConnections):
         )
 
     def produce(self, request, node, codes=None):
-        """Append as a broker; ``codes`` answers these partitions with an error and appends nothing there."""
+        """Append like a broker; ``codes`` answers these partitions with an error, without an append."""
         answers = {}
         for where, data in parts(request):
             code, base = (codes or {}).get(where, 0), -1
@@ -145,7 +145,7 @@ class FakeBrokers(FakeConnections):
         )
 
     def lose_answer(self):
-        """Script one answer: the broker does its work, the client hears nothing."""
+        """Script one answer: the broker carries out the request, but the client gets no answer."""
 
         def lost(request, node):
             self.handle(request, node)
@@ -154,7 +154,7 @@ class FakeBrokers(FakeConnections):
         self.script.append(lost)
 
     def lose_request(self):
-        """Script one answer: the broker does not even get the request."""
+        """Script one answer: the broker does not get the request."""
         self.script.append(lambda *_: kafka_errors.KafkaConnectionError("socket disconnected"))
 
     def values(self, where):
@@ -192,7 +192,7 @@ def send(brokers, counts, *, records=3, **options):
 
 
 def test_everything_is_written_once_and_in_order(brokers):
-    """Receipts of all partitions say what the logs hold."""
+    """The receipts of all partitions match the logs."""
     receipts = send(brokers, {tp(0): 7, tp(1): 1, tp(2): 12})
     assert [(r.partition, r.records, r.first_offset, r.last_offset, r.last_sequence) for r in receipts] == [
         (0, 21, 100, 120, 20),
@@ -203,7 +203,7 @@ def test_everything_is_written_once_and_in_order(brokers):
 
 
 def test_first_batches_of_a_broker_leave_in_one_request(brokers):
-    """The partitions of one broker are verified together: one request per broker."""
+    """The partitions of one broker are verified together, in one request per broker."""
     send(brokers, {tp(n): 3 for n in range(4)})
     first = brokers.sends[:2]
     assert {node: {where for where, _ in parts(request)} for node, request in first} == {
@@ -221,7 +221,7 @@ def test_a_partition_has_one_batch_per_request(brokers):
 
 
 def test_at_most_five_batches_of_a_partition_are_in_flight(brokers):
-    """And five are: the sending is pipelined."""
+    """Exactly five are: sending is pipelined."""
     send(brokers, {tp(0): 30})
     assert brokers.most_in_flight[tp(0)] == 5
 
@@ -242,11 +242,11 @@ def test_the_broker_answers_before_the_client_gives_up(brokers):
 
 
 def test_bytes_in_flight_are_bounded(monkeypatch):
-    """A task with many partitions does not put all of them on the wire, nor into one request."""
+    """A task with many partitions puts them neither all in flight at once, nor in one request."""
     one = len(sealed(3, 1000)[1])
     monkeypatch.setattr(produce, "MAX_BYTES_IN_FLIGHT", 5 * one)
     monkeypatch.setattr(produce, "MAX_REQUEST_BYTES", 3 * one)
-    # More partitions of one broker than either limit lets through.
+    # More partitions of one broker than either limit allows.
     brokers = FakeBrokers({tp(n): 0 for n in range(8)})
     try:
         send_partitions(brokers, IDENTITY, {tp(n): [sealed(3, 1000)] * 10 for n in range(8)})
@@ -257,7 +257,7 @@ def test_bytes_in_flight_are_bounded(monkeypatch):
 
 
 def test_requests_in_flight_are_bounded(monkeypatch):
-    """A broker works on one request of a connection after the other: more of them only wait there."""
+    """A broker handles the requests of a connection one by one: more of them would just wait there."""
     monkeypatch.setattr(produce, "MAX_REQUEST_BYTES", 1)  # one batch each
     monkeypatch.setattr(produce, "MAX_REQUESTS_PER_BROKER", 3)
     brokers = FakeBrokers({tp(n): 0 for n in range(8)})
@@ -269,7 +269,7 @@ def test_requests_in_flight_are_bounded(monkeypatch):
 
 
 def test_a_batch_above_every_limit_is_still_sent(brokers, monkeypatch):
-    """Limits bound what is packed together, never what can be sent."""
+    """Limits apply to what is packed together, not to what can be sent."""
     monkeypatch.setattr(produce, "MAX_BYTES_IN_FLIGHT", 10)
     monkeypatch.setattr(produce, "MAX_REQUEST_BYTES", 10)
     receipts = send(brokers, {tp(0): 3, tp(2): 3})
@@ -278,7 +278,7 @@ def test_a_batch_above_every_limit_is_still_sent(brokers, monkeypatch):
 
 @pytest.mark.parametrize("code", sorted(code for code, d in PRODUCE.items() if not isinstance(d, Fatal)))
 def test_every_retriable_code_ends_in_an_exact_log(brokers, code):
-    """Refused once at the first batch and once in the window: everything is written once, in order."""
+    """Refused once at the first batch and once within the window: everything is written once, in order."""
     brokers.refuse(code, tp(0))
     brokers.script.append(as_usual)
     brokers.refuse(code, tp(0))
@@ -299,7 +299,7 @@ def test_every_fatal_code_stops_all_partitions(brokers, code):
 
 @pytest.mark.parametrize("code", sorted(code for code, d in PRODUCE.items() if getattr(d, "refresh", False)))
 def test_a_moved_leader_is_looked_up(brokers, code):
-    """Codes that say "not here" ask for the leader and go there."""
+    """After codes that mean "not here", the sender looks the leader up and sends there."""
     brokers.leaders[tp(0)] = 0
 
     def move(request, node):
@@ -313,7 +313,7 @@ def test_a_moved_leader_is_looked_up(brokers, code):
 
 
 def test_a_lost_answer_is_repeated_and_not_written_twice(brokers):
-    """The broker knows the sequence and answers with the offset it gave before."""
+    """The broker knows the sequence and answers with the earlier offset."""
     brokers.lose_answer()
     brokers.script.append(as_usual)
     brokers.lose_answer()
@@ -323,7 +323,7 @@ def test_a_lost_answer_is_repeated_and_not_written_twice(brokers):
 
 
 def test_a_whole_window_of_lost_answers_is_recognised(brokers):
-    """Five batches written, five answers lost: exactly what a broker remembers."""
+    """Five batches written, five answers lost: exactly as many as a broker remembers."""
     brokers.script.append(as_usual)
     for _ in range(5):
         brokers.lose_answer()
@@ -333,7 +333,7 @@ def test_a_whole_window_of_lost_answers_is_recognised(brokers):
 
 
 def test_a_lost_request_is_repeated_with_the_same_bytes(brokers):
-    """What was sent in vain is sent again, byte for byte."""
+    """A lost request is sent again, byte for byte."""
     brokers.lose_request()
     send(brokers, {tp(0): 1})
     first, second = (parts(request)[0][1] for _, request in brokers.sends)
@@ -354,7 +354,7 @@ def test_a_lost_request_is_repeated_with_the_same_bytes(brokers):
     ids=lambda error: type(error).__name__,
 )
 def test_connection_errors_are_survived(brokers, error):
-    """Whatever kafka-python says about a dead broker: look for the leader, same bytes."""
+    """Whatever error kafka-python raises for a dead broker: look up the leader, send the same bytes."""
     brokers.script.append(lambda *_: error)
     (receipt,) = send(brokers, {tp(0): 2})
     assert receipt.records == 6
@@ -370,7 +370,7 @@ def test_connection_errors_are_survived(brokers, error):
     ids=["version", "authorization"],
 )
 def test_client_side_refusals_are_not_retried(brokers, error, expected):
-    """What no retry can help stops at once, as an error of this package."""
+    """If a retry cannot help, the send stops at once with an error of this package."""
     brokers.script.append(lambda *_: error)
     with pytest.raises(expected, match="out-0"):
         send(brokers, {tp(0): 2})
@@ -378,7 +378,7 @@ def test_client_side_refusals_are_not_retried(brokers, error, expected):
 
 
 def test_an_answer_that_leaves_a_partition_out_is_no_acknowledgement(brokers):
-    """Silence about a partition is not success: the batch is sent again."""
+    """A missing partition in an answer is not a success: the batch is sent again."""
     brokers.script.append(lambda *_: SimpleNamespace(responses=[]))
     (receipt,) = send(brokers, {tp(0): 1})
     assert receipt.records == 3
@@ -386,7 +386,7 @@ def test_an_answer_that_leaves_a_partition_out_is_no_acknowledgement(brokers):
 
 
 def test_a_second_attempt_in_the_same_epoch_is_found(brokers):
-    """The broker acknowledges known sequences without comparing content: the offsets give it away."""
+    """The broker acknowledges known sequences without comparing content: the offsets reveal it."""
     send(brokers, {tp(0): 1})
     with pytest.raises(DuplicateReceipt, match="another attempt"):
         send(brokers, {tp(0): 1})
@@ -394,7 +394,7 @@ def test_a_second_attempt_in_the_same_epoch_is_found(brokers):
 
 
 def test_a_second_attempt_with_other_batch_sizes_is_found(brokers):
-    """The broker refuses sequences that do not continue: the run stops."""
+    """The broker refuses sequences that do not follow on: the run stops."""
     send(brokers, {tp(0): 1})
     with pytest.raises(ProtocolViolation, match="45"):
         send_partitions(brokers, IDENTITY, {tp(0): [sealed(2), sealed(2), sealed(2)]} | {tp(1): [sealed()]})
@@ -411,7 +411,7 @@ def test_a_fence_in_the_middle_stops_the_task(brokers):
 
 @pytest.mark.parametrize("code", [10, 18])
 def test_a_record_that_is_too_large_names_the_setting(brokers, code):
-    """The message says what to raise."""
+    """The message names the setting to raise."""
     brokers.refuse(code)
     with pytest.raises(RecordTooLarge, match=r"max\.message\.bytes|segment\.bytes"):
         send(brokers, {tp(0): 1}, records=1)
@@ -419,7 +419,7 @@ def test_a_record_that_is_too_large_names_the_setting(brokers, code):
 
 @pytest.mark.parametrize("code", [10, 18])
 def test_a_batch_that_is_too_large_is_no_records_fault(brokers, code):
-    """Made for a limit that was lowered since, or that may not be read: smaller batches may fit."""
+    """It was made for an earlier limit, or for one that may not be read: smaller batches may fit."""
     brokers.refuse(code)
     with pytest.raises(SinkChanged, match="grant DescribeConfigs on the topic"):
         send(brokers, {tp(0): 1})
@@ -435,7 +435,7 @@ def test_delivery_times_out(brokers):
 
 @pytest.mark.parametrize("others", [0, 1], ids=["alone", "while others answer"])
 def test_delivery_to_a_broker_that_hangs_times_out(brokers, others, monkeypatch):
-    """Nothing comes, not even an error: the time-out does not wait for that of the request."""
+    """No answer arrives, not even an error: the delivery time-out does not wait for the request's."""
     monkeypatch.setattr(produce, "_LEAST_WAIT", 0.1)
     brokers.script += [as_usual] * (1 + others)
     answers = brokers.send
@@ -452,7 +452,7 @@ def test_delivery_to_a_broker_that_hangs_times_out(brokers, others, monkeypatch)
 
 
 def test_an_answer_that_came_while_a_source_was_slow_counts(brokers, clock):
-    """Batches are read from Spark between two looks for answers."""
+    """Batches are read from Spark between two checks for answers."""
 
     def slow():
         for _ in range(3):
@@ -465,7 +465,7 @@ def test_an_answer_that_came_while_a_source_was_slow_counts(brokers, clock):
 
 
 def test_a_partition_that_stays_without_a_leader_times_out(brokers, clock):
-    """No leader any more when the sending begins: an error that says so."""
+    """There is no leader any more when the sending begins: the error says so."""
     offsets = brokers._offsets
 
     def then_gone(request):
@@ -485,7 +485,7 @@ def test_a_partition_that_stays_without_a_leader_times_out(brokers, clock):
 
 
 def test_a_stuck_partition_does_not_hold_up_the_others(brokers):
-    """While one partition is refused, the others of the same broker go on."""
+    """While one partition is refused, the others of the same broker continue."""
     for _ in range(12):
         brokers.refuse(19, tp(0))
     receipts = send(brokers, {tp(0): 2, tp(2): 20})
@@ -496,7 +496,7 @@ def test_a_stuck_partition_does_not_hold_up_the_others(brokers):
 
 @pytest.mark.parametrize(("throttled", "why"), [(False, "error 19"), (True, "a broker throttles")])
 def test_the_tasks_time_ends_the_send(brokers, throttled, why):
-    """The transaction's time is not overrun, whatever single batches are allowed; a quota is named."""
+    """The transaction's time is not exceeded, whatever single batches may take; a quota is named."""
     brokers.throttled = throttled
     for _ in range(1000):
         brokers.refuse(19)
@@ -506,7 +506,7 @@ def test_the_tasks_time_ends_the_send(brokers, throttled, why):
 
 
 def test_an_error_while_looking_for_leaders_is_raised(brokers):
-    """A topic that was deleted, or may not be seen any more, is not waited for."""
+    """It does not wait for a topic that was deleted, or may no longer be described."""
 
     async def refused(names):
         raise AuthorizationFailed("no more")
@@ -518,7 +518,7 @@ def test_an_error_while_looking_for_leaders_is_raised(brokers):
 
 
 def faulty(rng):
-    """Return brokers that refuse and lose some of what comes, and counts of batches to send to them."""
+    """Return brokers that refuse and lose some requests, and counts of batches to send to them."""
     made = FakeBrokers({tp(n): n % 2 for n in range(4)})
     for _ in range(rng.integers(0, 12)):
         fault = rng.integers(0, 4)
@@ -534,7 +534,7 @@ def faulty(rng):
 
 
 def test_random_faults_never_break_the_log():
-    """Many sends with random faults: every record once, in order. They wait, so they run side by side."""
+    """Many sends with random faults: every record once, in order. They wait, so they run concurrently."""
     rng = np.random.default_rng(20261121)
     cases = [faulty(rng) for _ in range(60)]
     with ExitStack() as stack, ThreadPoolExecutor(len(cases)) as threads:

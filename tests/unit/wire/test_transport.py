@@ -1,4 +1,4 @@
-"""Connections: to a host of several addresses, and what a time-out of the task interrupts."""
+"""Connections: to a host with several addresses, and interrupted by a time-out of the task."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SECONDS = 0.6
 
 @pytest.fixture
 def port():
-    """A port of two addresses: one drops what arrives, as a broken route does, behind it one answers."""
+    """A port on two addresses: the first drops packets, like a broken route, the second answers."""
     with ExitStack() as held:
 
         def opened() -> socket.socket:
@@ -50,18 +50,18 @@ def connected(monkeypatch, *addresses, port):
 
 
 def test_an_address_that_drops_packets_leaves_time_for_the_next(monkeypatch, port):
-    """As of a host whose IPv6 address leads nowhere: no try would reach the other one."""
+    """Otherwise no try would reach the second address of a host whose IPv6 address leads nowhere."""
     assert connected(monkeypatch, SILENT, ANSWERS, port=port) == ANSWERS
 
 
 def test_each_address_without_an_answer_is_named(monkeypatch, port):
-    """Not the last one alone."""
+    """All addresses, not only the last one."""
     with pytest.raises(kafka_errors.KafkaConnectionError, match=rf"{SILENT}:{port}: .*; {SILENT}:{port}: "):
         connected(monkeypatch, SILENT, SILENT, port=port)
 
 
 class TimedOut(BaseException):
-    """As Airflow's ``AirflowTaskTimeout``, which a signal raises wherever the task is."""
+    """Like Airflow's ``AirflowTaskTimeout``, which a signal handler raises at any point of the task."""
 
 
 def interrupted(*_):
@@ -69,14 +69,14 @@ def interrupted(*_):
 
 
 class Interrupted(socket.socket):
-    """The time-out comes while it sends."""
+    """The time-out strikes while it sends."""
 
     send = interrupted
 
 
 @pytest.mark.parametrize("kind", [Interrupted, socket.socket], ids=["sends", "reads"])
 def test_a_time_out_of_the_task_ends_the_wait_for_a_broker(kind):
-    """kafka-python logs it, closes the connection, and waits on: the task would have no time-out any more."""
+    """kafka-python logs it, closes the connection, and waits on: the time-out would be lost."""
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     with theirs, closing(EventLoop(slow_task_threshold_secs=0)) as net:

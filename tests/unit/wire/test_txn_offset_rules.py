@@ -1,4 +1,4 @@
-"""Offsets in a transaction against scripted coordinators: every answer, and what is made of it."""
+"""Offsets in a transaction against scripted coordinators: every answer, and its effect."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OFFSETS = {
 
 
 class FakeCoordinators(ScriptedCoordinator):
-    """Of the transaction and of the group; a code is the answer for the last partition only."""
+    """Coordinators of transaction and group; a code is the answer for the last partition only."""
 
     def answer(self, request, code):
         if kind_of(request) == "AddOffsetsToTxn":
@@ -70,7 +70,7 @@ def codes(table, kind):
 
 
 def test_the_group_is_added_first_and_its_offsets_are_sent_as_one_request(coordinators):
-    """With our identity, as no member; versions of the transaction protocol that librdkafka speaks."""
+    """With our identity, without membership; in the request versions that librdkafka uses."""
     stage_offsets(coordinators, IDENTITY, "group", OFFSETS)
     (_, added), (_, sent) = coordinators.requests
     for request in (added, sent):
@@ -95,7 +95,7 @@ def test_the_group_is_added_first_and_its_offsets_are_sent_as_one_request(coordi
     ],
 )
 def test_every_retriable_code_is_survived(coordinators, request_, table, key, code):
-    """The same request again, at a coordinator looked up anew where the code says so."""
+    """The same request is sent again, to a coordinator that is looked up again if the code says so."""
     coordinators.codes = [code, code]
     request_(coordinators)
     assert len(coordinators.requests) == 3
@@ -119,7 +119,7 @@ def test_every_other_code_ends_it_at_once(coordinators, request_, table, code):
 
 
 def test_the_partition_whose_offset_was_refused_is_named(coordinators):
-    """Of all offsets of the request."""
+    """The error names the one among all partitions of the request."""
     coordinators.codes = [29]
     with pytest.raises(TXN_OFFSET_COMMIT[29].error, match=r"orders-1.*grant Read on the topic"):
         commit(coordinators)
@@ -136,7 +136,7 @@ def test_a_coordinator_whose_connection_breaks_is_looked_up_anew(coordinators, r
 
 @pytest.mark.parametrize("request_", [add, commit])
 def test_it_ends_in_time(coordinators, request_):
-    """The last answer is in the error."""
+    """The error has the last answer."""
     coordinators.codes = [16] * 1000
     with pytest.raises(BrokersUnavailable, match=r"within 0 s; .*NOT_COORDINATOR"):
         request_(coordinators, timeout=0.3)

@@ -1,4 +1,4 @@
-"""Control requests against a scripted coordinator: every answer, and what is made of it."""
+"""Control requests against a scripted coordinator: every answer, and its effect."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class FakeCoordinator(ScriptedCoordinator):
             return SimpleNamespace(error_code=code)
         if kind_of(request) == "DescribeTransactions":
             return SimpleNamespace(transaction_states=[self.state(code)])
-        # The real broker answers 55 for every other partition when one is refused.
+        # The real broker answers 55 for all other partitions if one is refused.
         codes = iter([55 if code else 0, code, 55 if code else 0])
         return SimpleNamespace(
             results_by_topic_v3_and_below=[
@@ -63,7 +63,7 @@ def coordinator():
 
 
 def test_all_partitions_are_added_by_one_request_of_version_3_at_most(coordinator):
-    """With the executors' identity; from version 4 on it is a broker's request."""
+    """With the executors' identity; from version 4 on, the request is for brokers only."""
     add_partitions_to_txn(coordinator, IDENTITY, PARTITIONS)
     ((_, request),) = coordinator.requests
     assert {topic.name: topic.partitions for topic in request.v3_and_below_topics} == {
@@ -77,7 +77,7 @@ def test_all_partitions_are_added_by_one_request_of_version_3_at_most(coordinato
 
 @pytest.mark.parametrize("code", sorted(code for code, d in ADD_PARTITIONS.items() if isinstance(d, Retry)))
 def test_adding_survives_every_retriable_code(coordinator, code):
-    """The same request again, at a coordinator looked up anew where the code says so."""
+    """The same request is sent again, to a coordinator that is looked up again if the code says so."""
     coordinator.codes = [code, code]
     add_partitions_to_txn(coordinator, IDENTITY, PARTITIONS)
     assert len(coordinator.requests) == 3
@@ -86,7 +86,7 @@ def test_adding_survives_every_retriable_code(coordinator, code):
 
 @pytest.mark.parametrize("code", sorted(code for code, d in ADD_PARTITIONS.items() if isinstance(d, Fatal)))
 def test_adding_ends_with_the_partition_that_was_refused(coordinator, code):
-    """Not with one of those that were only not attempted."""
+    """Not with one of those that were not attempted because of it."""
     coordinator.codes = [code]
     with pytest.raises(ADD_PARTITIONS[code].error, match="adding out-0 to the transaction"):
         add_partitions_to_txn(coordinator, IDENTITY, PARTITIONS)
@@ -105,7 +105,7 @@ def test_adding_ends_with_the_partition_that_was_refused(coordinator, code):
 )
 @pytest.mark.parametrize("commit", [True, False])
 def test_every_outcome_of_ending_is_told_apart(coordinator, code, result, commit):
-    """Ours and ended, nothing open, or fenced; version 3 at most, with exactly our identity."""
+    """Ended by us, nothing open, or fenced; version 3 at most, with exactly our identity."""
     coordinator.codes = [code]
     assert end_txn(coordinator, IDENTITY, commit=commit) is result
     ((_, request),) = coordinator.requests
@@ -123,7 +123,7 @@ def test_ending_survives_every_retriable_code(coordinator, code):
 
 
 def test_a_lost_answer_to_ending_is_asked_again(coordinator):
-    """What the repetition answers is returned as it is: 48 may then be the outcome of the first one."""
+    """The answer to the retry is returned unchanged: 48 may then be the outcome of the first request."""
     coordinator.codes = [kafka_errors.KafkaConnectionError("gone"), 48]
     assert end_txn(coordinator, IDENTITY, commit=True) is EndTxnAnswer.NOTHING_OPEN
     assert coordinator.forgotten == ["work"]
@@ -131,21 +131,21 @@ def test_a_lost_answer_to_ending_is_asked_again(coordinator):
 
 @pytest.mark.parametrize(("code", "error"), [(53, AuthorizationFailed), (42, ProtocolViolation)])
 def test_ending_is_refused_by_name(coordinator, code, error):
-    """A missing permission, and a code that must not happen."""
+    """A missing permission, and a code that should not occur."""
     coordinator.codes = [code]
     with pytest.raises(error, match=r"EndTxn\(abort\) of 'work'"):
         end_txn(coordinator, IDENTITY, commit=False)
 
 
 def test_an_outcome_that_cannot_be_asked_for_is_an_error(coordinator):
-    """Within the time, with the last answer: unknown is neither yes nor no."""
+    """In time, with the last answer: unknown means neither committed nor aborted."""
     coordinator.codes = [51] * 1000
     with pytest.raises(BrokersUnavailable, match=r"EndTxn\(abort\).*CONCURRENT_TRANSACTIONS"):
         end_txn(coordinator, IDENTITY, commit=False, timeout=0.2)
 
 
 def test_a_coordinator_that_stays_away_is_told_before_the_time_is_over(coordinator, clock, caplog):
-    """With what was asked, and the last answer."""
+    """The log has the request, and the last answer."""
 
     def late(code):
         clock.now += 4.0
@@ -191,7 +191,7 @@ def test_an_unknown_id_is_none(coordinator):
     ],
 )
 def test_a_topic_that_brokers_cannot_create_is_named(coordinator, kind, why):
-    """As on one broker with Kafka's default replication factor: no coordinator, however long a run waits."""
+    """As on one broker with Kafka's default replication factor: it never gets a coordinator."""
 
     async def unavailable(_request):
         return SimpleNamespace(error_code=15)
