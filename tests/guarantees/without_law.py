@@ -5,7 +5,7 @@ here are run; they must fail by their own judgement, not in their set-up. The ta
 ``docs/guarantees/laws.md``.
 
 It works as a pytest plugin too: ``EOS_WITHOUT_LAW=NAME pytest -p tests.guarantees.without_law TESTS`` shows
-the failure, for the interleavings with a shortest counter-example.
+the failure, for the interleavings with a shortest counterexample.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ REMOVALS: dict[str, Removal] = {
     ),
     "end-before": Removal(
         "1",
-        "an acknowledgement of old offsets is another attempt's",
+        "an acknowledgement with old offsets belongs to another attempt",
         "airflow_eos.wire.partition_queue:PartitionQueue._accept",
         _blind_to_the_past,
         (
@@ -215,7 +215,7 @@ REMOVALS: dict[str, Removal] = {
     ),
     "may_speak_for": Removal(
         "3",
-        "an index speaks for what is decided",
+        "an index covers only decided records",
         "airflow_eos.ledger.records.ledger_index:may_speak_for",
         lambda stable, high: high,
         (f"{SEARCH}[indexed]",),
@@ -232,7 +232,7 @@ REMOVALS: dict[str, Removal] = {
     ),
     "nothing_is_forged": Removal(
         "3",
-        "a no does not count where others wrote",
+        "a no does not count where foreign records are",
         "airflow_eos.ledger.authority:nothing_is_forged",
         _nothing,
         (
@@ -267,7 +267,7 @@ REMOVALS: dict[str, Removal] = {
     ),
     "nothing_is_missing": Removal(
         "3",
-        "a no counts only of a complete partition",
+        "a no counts only from a complete partition",
         "airflow_eos.ledger.authority:nothing_is_missing",
         _nothing,
         (
@@ -277,7 +277,7 @@ REMOVALS: dict[str, Removal] = {
     ),
     "witnesses": Removal(
         "3",
-        "an empty ledger that is remembered is not a new one",
+        "an empty ledger of which there is a witness is not a new one",
         "airflow_eos.ledger.witnesses:Witnesses.testify",
         lambda self: Testimony(),
         (
@@ -319,7 +319,7 @@ REMOVALS: dict[str, Removal] = {
     ),
     "nothing_open": Removal(
         "12",
-        "nothing is written behind an open transaction of our own",
+        "nothing is written after an open transaction of our own",
         f"{_LAWS}nothing_open",
         lambda begins: True,
         (f"{_HANGING}test_what_an_abort_left_open_is_ended_before_the_next_attempt_writes",),
@@ -415,7 +415,7 @@ REMOVALS: dict[str, Removal] = {
     ),
     "topics_unchanged": Removal(
         "5",
-        "topics are those that were planned",
+        "topics are still those of the plan",
         f"{_LAWS}topics_unchanged",
         _nothing,
         (f"{_OFFSETS}test_a_topic_made_again_is_never_read_from_the_old_position",),
@@ -453,7 +453,7 @@ REMOVALS: dict[str, Removal] = {
     ),
     "kind-of-id": Removal(
         "7",
-        "different works have different ids, whatever users call them",
+        "different works have different ids, whatever their names",
         "airflow_eos.ledger.keys:_id",
         _id_without_kind,
         (
@@ -477,7 +477,7 @@ REMOVALS: dict[str, Removal] = {
     ),
     "same_work": Removal(
         "7",
-        "a record answers for its own work only",
+        "a record counts for its own work only",
         f"{_LAWS}same_work",
         _nothing,
         (
@@ -490,7 +490,7 @@ REMOVALS: dict[str, Removal] = {
     ),
     "commit-empty": Removal(
         "8",
-        "nothing to do is committed too",
+        "a run with nothing to do commits too",
         f"{_PROTOCOL}_commit",
         _only_with_input,
         (
@@ -643,7 +643,7 @@ def main(names: list[str]) -> int:
     """Run the named tests without each law; return 0 when every one of them failed by its own judgement."""
     listed = "--list" in names
     wanted = [name for name in names if name != "--list"] or list(REMOVALS)
-    print("| law | says | name | fails without it |\n|---|---|---|---|")
+    print("| law | rule | name | fails without it |\n|---|---|---|---|")
     surviving = 0
     for name in wanted:
         result = ""
