@@ -165,8 +165,17 @@ def test_a_clear_submits_a_new_application_that_fences_the_old_one(yarn, half_wa
     finally:
         signal_all(frozen, signal.SIGCONT)
     assert_exact(broker, one)
-    yarn.wait_until_ended(old.driver_id, 180)
+    assert yarn.wait_until_ended(old.driver_id, 180) == "KILLED"
+    assert_staged_for_owner_alone(yarn, old.driver_id)
     assert_exact(broker, one)
+
+
+def assert_staged_for_owner_alone(yarn, application):
+    """Spark removes its staging folder only after a regular end. Other users cannot read it."""
+    staged = yarn.staging / yarn.user / ".sparkStaging" / application
+    assert {path.parent for path in yarn.holding(SECRET)} <= {staged}
+    assert not staged.exists() or staged.stat().st_mode & 0o077 == 0
+    shutil.rmtree(staged, ignore_errors=True)  # as docs/security.md advises
 
 
 @pytest.fixture(params=["open to all", "with access lists"])
@@ -201,11 +210,7 @@ def test_a_killed_task_ends_its_application(killing, half_way, broker, how):
     let_go(half_way.meeting)
     wait_until(lambda: not killing.processes(application))
     assert written(broker, one) == 0
-    # Spark removes its staging folder only after a regular end. Other users cannot read it.
-    staged = killing.staging / killing.user / ".sparkStaging" / application
-    assert {path.parent for path in killing.holding(SECRET)} <= {staged}
-    assert not staged.exists() or staged.stat().st_mode & 0o077 == 0
-    shutil.rmtree(staged, ignore_errors=True)  # as docs/security.md advises
+    assert_staged_for_owner_alone(killing, application)
     if how == "on the worker":
         wait_until(lambda: results, 120)
         assert isinstance(results[0], EosError | RuntimeError)
