@@ -1,4 +1,4 @@
-"""Reads the Airflow connection of a table, and masks its secrets in logs; says that one is missing."""
+"""Reads Airflow connections: names one that is missing, masks the secrets of a table's in logs."""
 
 from __future__ import annotations
 
@@ -23,6 +23,14 @@ def connection_missing(conn_id: str) -> AirflowNotFoundException:
         f"Airflow found no connection {conn_id!r}. If its API server or a secrets backend did not answer "
         "just now, another try finds it"
     )
+
+
+def find_connection(conn_id: str) -> Connection:
+    """Return a connection; raises :func:`connection_missing`."""
+    try:
+        return BaseHook.get_connection(conn_id)
+    except AirflowNotFoundException as error:
+        raise connection_missing(conn_id) from error
 
 
 def masked_properties(

@@ -11,11 +11,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook
-from airflow.providers.common.compat.sdk import BaseHook
 
-from airflow_eos.compat import AirflowNotFoundException
 from airflow_eos.exceptions import ConfigurationError, RunFailed
-from airflow_eos.hooks.masked_connection import connection_missing
+from airflow_eos.hooks.masked_connection import find_connection
 from airflow_eos.settings import class_data_folder, writes_class_data
 from airflow_eos.spark import local_python
 from airflow_eos.spark.address import check_host, is_loopback, is_on_this_host, shown_address
@@ -56,10 +54,7 @@ def spark_settings(conn_id: str | None, app_name: str, config: Mapping[str, Any]
     settings = {"spark.app.name": app_name}
     address = LOCAL
     if conn_id:
-        try:
-            connection = BaseHook.get_connection(conn_id)
-        except AirflowNotFoundException as error:
-            raise connection_missing(conn_id) from error
+        connection = find_connection(conn_id)
         if connection.conn_type == SparkConnectHook.conn_type:
             address = SparkConnectHook(conn_id).get_connection_url()
         elif connection.host:

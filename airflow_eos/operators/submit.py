@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
-from airflow.sdk import BaseHook
 
-from airflow_eos.compat import AirflowNotFoundException, repeat_time_out
+from airflow_eos.compat import repeat_time_out
 from airflow_eos.compat.retry_policy import asks_retry_policy
 from airflow_eos.exceptions import ConfigurationError, EosError, OutputLost, RunFailed
-from airflow_eos.hooks.masked_connection import connection_missing
+from airflow_eos.hooks.masked_connection import find_connection
 from airflow_eos.hooks.spark_driver import SparkDriver, name_yarn_user
 from airflow_eos.model.ranges import utc_now
 from airflow_eos.operators import submit_hook
@@ -320,10 +319,7 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
             return super()._get_hook()
         if self.deferrable or self._deploy_mode or self._conn_id != _DEFAULT_CONNECTION:
             # Without it, as while the API server is away, the provider assumes YARN and client mode.
-            try:
-                BaseHook.get_connection(self._conn_id)
-            except AirflowNotFoundException as error:
-                raise connection_missing(self._conn_id) from error
+            find_connection(self._conn_id)
         before = (self.files, self.py_files, self.application_args, self.conf)
         arguments = [] if self._module is None else ["--airflow-eos-process", self._module]
         provided = super()._get_hook()
