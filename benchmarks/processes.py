@@ -80,9 +80,22 @@ class PeakMemory:
         self._thread.start()
 
     def _sample(self) -> None:
-        while sampled := sum(map(_proportional_mb, descendants(self._root))):
+        while sampled := tree_mb(self._root):
             self.mb = max(self.mb, sampled)
             time.sleep(_SLOW_PERIOD)
+
+
+def tree_mb(root: int) -> float:
+    """Return the memory of a process and all its descendants in MB; pages that they share count once.
+
+    :param root: process id; of an ended one the memory is 0.
+    """
+    tree: list[int] = []
+    shares: list[float] = []
+    # A process that begins or ends between two readings changes the others' shares: read them again.
+    while tree != (tree := list(descendants(root))):
+        shares = [_proportional_mb(pid) for pid in tree]
+    return sum(shares)
 
 
 def cpu_seconds(root: int | None = None) -> float:
@@ -151,4 +164,4 @@ def _proportional_mb(pid: int) -> float:
     return sum(int(line.split()[1]) for line in lines if line.startswith("Pss:")) * 1024 / 1e6
 
 
-__all__ = ["PeakMemory", "Usage", "Watch", "cpu_seconds", "descendants"]
+__all__ = ["PeakMemory", "Usage", "Watch", "cpu_seconds", "descendants", "tree_mb"]

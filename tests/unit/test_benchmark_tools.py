@@ -11,7 +11,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from airflow_eos_testing.exceptions import EmbeddedKafkaError
-from benchmarks import fresh
+from benchmarks import fresh, processes
 from benchmarks.airflow_task import moments_of
 from benchmarks.chart import timeline_chart
 from benchmarks.rounds import WARM_UPS, open_share, ratio, run_rounds, shares
@@ -78,7 +78,6 @@ def test_memory_of_a_tree_counts_shared_pages_once():
     held = number_from(
         "import os, subprocess, sys, time\n"
         "from benchmarks.processes import PeakMemory\n"
-        # The parent ends last: otherwise shared pages could count for the worker between the two samples.
         "work = 'import os, time; held = bytearray([1]) * 200_000_000;'\n"
         "work += 'os.fork() and os.wait() or time.sleep(1.5)'\n"
         "child = subprocess.Popen([sys.executable, '-c', work])\n"
@@ -87,6 +86,16 @@ def test_memory_of_a_tree_counts_shared_pages_once():
         "print(memory.mb)"
     )
     assert 200 <= held < 300
+
+
+def test_memory_is_read_again_when_a_process_has_ended_meanwhile(monkeypatch):
+    """Its share was read while it shared its pages, its child's when the child held them alone."""
+    root, parent, child = 1, 2, 3
+    trees = iter([[root, parent, child], [root, child], [root, child]])
+    shares = iter([10.0, 100.0, 200.0, 10.0, 200.0])
+    monkeypatch.setattr(processes, "descendants", lambda _: next(trees))
+    monkeypatch.setattr(processes, "_proportional_mb", lambda _: next(shares))
+    assert processes.tree_mb(root) == 210.0
 
 
 def test_disk_that_a_block_needed_is_the_most_it_held(tmp_path):
