@@ -81,7 +81,7 @@ def rows_of_run(table: PostgresTable, identity: str, run: EarlierRows) -> tuple[
     with transaction(table) as connection:
         connection.read_only = True
         place = connection.execute(_PLACE, (*table.schema_and_table, identity)).fetchone()
-        no_table = f"the table with the id {identity} is gone: it was dropped or made again"
+        no_table = f"the table with the id {identity} is gone: it was dropped or recreated"
         if place is None:
             return 0, no_table
         target, pipeline, _, name, has_successor = place

@@ -215,7 +215,7 @@ class Publisher:
         if version.layout.uuid != claim.layout.uuid:
             raise TableReplaced(
                 f"{self.table.name} had the id {claim.layout.uuid} when {claim.key} was about to publish in "
-                f"it, and has {version.layout.uuid} now: it was dropped and made again. Restore the old "
+                f"it, and has {version.layout.uuid} now: it was dropped and recreated. Restore the old "
                 f"table, or, where it is lost for good: {claim.dismissal}"
             )
 

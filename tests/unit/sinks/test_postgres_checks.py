@@ -141,7 +141,7 @@ def test_a_table_that_was_renamed_is_not_one_that_was_made_again(database):
     database.create()
     for drop in (f"DROP TABLE {database.schema}.u", f"DROP TABLE {database.table}"):
         outcome, _, detail = finding_of(database, record)
-        assert (outcome, "dropped or made again" in detail) == ("mismatch", True)
+        assert (outcome, "dropped or recreated" in detail) == ("mismatch", True)
         database.sql(drop)
 
 
