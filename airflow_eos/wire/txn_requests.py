@@ -257,12 +257,12 @@ def write_txn_markers(
     """
     if not partitions:
         return
-    described: dict[TopicPartition, tuple[ActiveProducer, ...]] = {}
-    with suppress(AuthorizationFailed):  # without an earlier marker it is not needed
-        described = describe_producers(connections, partitions)
-    every = (producer for producers in described.values() for producer in producers)
-    epochs = (producer.coordinator_epoch for producer in every if producer.producer_id == producer_id)
-    coordinator_epoch = max((0, *epochs))
+    coordinator_epoch = 0  # if there was no marker
+    for tp in partitions:
+        with suppress(AuthorizationFailed):  # another partition may have the same epoch
+            for producer in describe_producers(connections, [tp])[tp]:
+                if producer.producer_id == producer_id:
+                    coordinator_epoch = max(coordinator_epoch, producer.coordinator_epoch)
 
     def request(group: Collection[TopicPartition]) -> Any:
         marker = WriteTxnMarkersRequest.WritableTxnMarker
