@@ -6,6 +6,7 @@ reported before every leader shows the end.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import Counter
@@ -265,6 +266,44 @@ def test_success_waits_until_every_leader_shows_the_commit(away, caplog, lost):
     assert "markers of a committed transaction" in caplog.text
     assert record.records_written == 1
     assert (len(run.pipeline.output()), run.pipeline.run("r2").records_read) == (2 * RECORDS + 1, 0)
+
+
+@pytest.mark.chaos
+def test_a_coordinator_epoch_that_may_not_be_seen_is_asked_for():
+    """Without Read on the offsets' topic nothing tells the epoch of the last marker there."""
+    with EmbeddedKafka(security="SASL_PLAINTEXT", acls=True, broker_config=QUICK) as kafka:
+        user, pipeline, (broker,) = kafka.user("alice"), Pipeline(kafka, partitions=1), kafka.brokers
+        kafka.grant("alice", "READ", topic=pipeline.source)
+        kafka.grant("alice", "READ", "WRITE", topic=pipeline.sink)
+        kafka.grant("alice", "READ", "WRITE", "CREATE", topic=pipeline.ledger)
+        kafka.grant("alice", "DESCRIBE", topic="__consumer_offsets")
+        kafka.grant("alice", "READ", group=pipeline.spec.group_id)
+        kafka.grant("alice", "WRITE", transactional_id="test.", prefixed=True)
+        kafka.grant("alice", "CLUSTER_ACTION", cluster=True)
+        logs = broker.data_folder.glob("__consumer_offsets-*/*.log")
+        sizes = {}
+
+        def note(state):
+            if state is State.PROVEN:
+                sizes.update((log, log.stat().st_size) for log in logs)
+
+        def restart(cut):
+            broker.kill()
+            for log, size in cut.items():
+                os.truncate(log, min(size, log.stat().st_size))
+            broker.start()
+
+        pipeline.run("r0", kafka=user)
+        restart({})  # a restarted coordinator has a later epoch
+        pipeline.run("r1", kafka=user)
+        pipeline.publish(["a"])
+        pipeline.run("r2", kafka=user, on_state=note)
+        restart(sizes)
+        with pytest.raises(NotYetVisible, match=r"later coordinator epoch.* grant Read on the topic"):
+            pipeline.run("r3", kafka=user)
+        kafka.grant("alice", "READ", topic="__consumer_offsets")
+        assert pipeline.run("r3", kafka=user).records_read == 0
+        assert pipeline.output() == ["a"]
 
 
 @pytest.mark.parametrize(
