@@ -87,7 +87,10 @@ _VERDICTS: tuple[tuple[frozenset[int], type[EosError], str], ...] = (
     (
         frozenset({KafkaError.INVALID_TRANSACTION_TIMEOUT}),
         TimeoutsInconsistent,
-        "lower transaction_timeout or raise transaction.max.timeout.ms of the brokers",
+        (
+            "raise transaction.max.timeout.ms of the brokers, or lower transaction_timeout, which stays "
+            "above delivery_timeout + 30 s"
+        ),
     ),
     (
         frozenset({KafkaError.CONCURRENT_TRANSACTIONS}),

@@ -203,6 +203,7 @@ class ActiveProducer:
     :param last_sequence: sequence of the last record of its last batch; -1 if it has written nothing.
     :param current_txn_start_offset: first offset of its open transaction in this partition; -1 without one.
     :param last_timestamp: largest timestamp of its last batch, in ms since 1970; -1 if unknown.
+    :param coordinator_epoch: of the coordinator that wrote its last marker in this partition; -1 without one.
     """
 
     producer_id: int
@@ -210,6 +211,7 @@ class ActiveProducer:
     last_sequence: int
     current_txn_start_offset: int = -1
     last_timestamp: int = -1
+    coordinator_epoch: int = -1
 
     @property
     def is_open(self) -> bool:

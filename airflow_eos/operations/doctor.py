@@ -287,7 +287,7 @@ def _group(control: ControlPlane, options: DoctorOptions, group: str) -> Iterato
         return
     yield from _related_permissions(control, group)
     laws.group_is_empty(group, described.members)
-    control.cluster.group_offsets_partition(group)  # needed for the proof before a commit
+    control.cluster.group_offsets_partition(group)  # for a marker that a broker forgets
     try:
         ledger_id = control.ledger.describe(wait=False).topic_id
         cursor = control.authority.record(CursorRecord, keys.cursor_key(group), routing=group)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from airflow_eos.exceptions import IntervalNotReady, IntervalUnaccountable, TopicRecreated
+from airflow_eos.exceptions import IntervalNotReady, IntervalUnaccountable, TopicRecreated, UnknownTopic
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.authority import Authority
 from airflow_eos.ledger.pins import Pins
@@ -96,6 +96,8 @@ class Boundaries:
         :param pinned: the topic's pinned boundaries, loaded on demand.
         """
         partitions = topic.topic_partitions
+        # A boundary without a partition that its neighbours know would put it at 0: read again from there.
+        refuse_behind(topic, others := pinned.near())
         look = log_coverage.look(self.cluster, partitions, moment)
         stable, first_records = look.stable, look.first_records
         now, text = self.now(), keys.utc_text(moment)
@@ -108,7 +110,6 @@ class Boundaries:
             )
             error.until = moment + lateness
             raise error
-        others = pinned.near()
         heads = look.unproven({tp: _bounds(tp.partition, text, others) for tp in partitions}, moment)
         if heads:  # a boundary farther away may prove more
             others = pinned.all()
@@ -237,6 +238,16 @@ class Unpinned(Boundaries):
 def neighbours(topic: str, moment: dt.datetime) -> Around:
     """Return the boundaries of a topic that are needed to pin one."""
     return Around(keys.boundary_prefix(topic), keys.boundary_key(topic, moment), NEIGHBOURS)
+
+
+def refuse_behind(topic: TopicDescription, boundaries: Iterable[Boundary]) -> None:
+    """Refuse a description that lacks partitions of pinned boundaries: stale metadata (UnknownTopic)."""
+    pinned = max((partition for boundary in boundaries for partition in boundary.offsets), default=-1) + 1
+    if pinned > topic.partitions:
+        raise UnknownTopic(
+            f"topic {topic.topic!r} has {topic.partitions} partitions by the broker that was asked, and had "
+            f"{pinned} when a boundary was fixed: the broker is behind"
+        )
 
 
 def moved_by(first: Boundary, last: Boundary) -> list[str]:

@@ -17,7 +17,7 @@ from airflow_eos.ledger.records.run_record import (
     RunRecord,
 )
 from airflow_eos.ledger.topic_check import replaced_ledger
-from airflow_eos.model.kafka import CommittedOffset, ProducerIdentity, TopicDescription
+from airflow_eos.model.kafka import OFFSETS_TOPIC, CommittedOffset, ProducerIdentity, TopicDescription
 from airflow_eos.model.ledger import LedgerMessage
 from airflow_eos.model.output import PartitionReceipt, SealedManifest
 from airflow_eos.model.ranges import TopicPartition
@@ -132,8 +132,6 @@ def check_with_brokers(
     """
     cluster, manifest = collaborators.cluster, entry.manifest
     staged = entry.ledger_partitions(messages)
-    expected = {*manifest.partitions, *staged}
-    expected.add(cluster.group_offsets_partition(entry.planned.plan.offsets_group))
     ledger, ledger_id = entry.spec.ledger.topic, collaborators.ledger_id
     roles = {"sink": manifest.topics, "source": entry.spec.source_topics, "ledger": [ledger]}
     topics = described(cluster, roles)
@@ -141,6 +139,10 @@ def check_with_brokers(
         raise replaced_ledger(topics[ledger], ledger_id)
     everywhere = {tp for name in manifest.topics for tp in topics[name].topic_partitions}
     transaction = cluster.describe_transaction(record.producer.transactional_id)
+    # Brokers choose the partition of a group's offsets by the partition count that they read at their start.
+    offsets = [tp for tp in (transaction.partitions if transaction else ()) if tp.topic == OFFSETS_TOPIC]
+    offsets = offsets[:1] or [cluster.group_offsets_partition(entry.planned.plan.offsets_group)]
+    expected = {*manifest.partitions, *staged, *offsets}
     producers = cluster.describe_producers(sorted({*everywhere, *staged}))
     laws.proof_holds(record.producer, manifest, staged, expected, transaction, producers)
     laws.begins_with_receipts(record.producer, record.receipts, staged, producers)

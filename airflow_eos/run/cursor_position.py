@@ -34,8 +34,8 @@ _OFFSETS_ARE_NEWER = (
 )
 _OFFSETS_ARE_OLDER = (
     "an earlier run committed that offset, so __consumer_offsets lost its end in an unclean leader election, "
-    "or somebody restored old offsets: `airflow eos reset-offsets` --to cursor goes on where the last run "
-    "ended"
+    "it was given partitions, or somebody restored old offsets: `airflow eos reset-offsets` --to cursor goes "
+    "on where the last run ended"
 )
 
 

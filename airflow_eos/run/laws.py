@@ -367,7 +367,8 @@ def timeouts_fit(delivery: dt.timedelta, transaction: dt.timedelta, broker_maxim
     if broker_maximum_ms is not None and transaction.total_seconds() * 1000 > broker_maximum_ms:
         raise TimeoutsInconsistent(
             f"transaction_timeout {transaction.total_seconds():.0f} s is above the brokers' "
-            f"transaction.max.timeout.ms {broker_maximum_ms}; lower it or raise the broker setting"
+            f"transaction.max.timeout.ms {broker_maximum_ms}; raise that, or lower transaction_timeout, "
+            f"which stays above delivery_timeout + {MARGIN_SECONDS:.0f} s"
         )
 
 

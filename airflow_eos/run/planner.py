@@ -28,7 +28,7 @@ from airflow_eos.model.ranges import (
 from airflow_eos.model.spec import RunSpec
 from airflow_eos.ports import Cluster
 from airflow_eos.run import laws, log_coverage, retention, rounds, skips
-from airflow_eos.run.boundaries import Boundaries, moved_by
+from airflow_eos.run.boundaries import Boundaries, moved_by, refuse_behind
 from airflow_eos.run.cursor_position import CursorPosition, CursorReader
 from airflow_eos.run.replacing import replaces_rows
 from airflow_eos.run.undecided import undecided
@@ -243,12 +243,7 @@ class Planner:
                 )
                 for moment in (interval.start, interval.end)
             )
-            pinned = max((*first.offsets, *last.offsets), default=-1) + 1
-            if pinned > topics[name].partitions:
-                raise UnknownTopic(
-                    f"topic {name!r} has {topics[name].partitions} partitions by the broker that was asked, "
-                    f"and had {pinned} when a boundary was fixed: the broker is behind"
-                )
+            refuse_behind(topics[name], (first, last))
             # A boundary pinned before the partition existed puts it at 0.
             for partition in sorted(tp.partition for tp in wanted if tp.topic == name):
                 start, end = (bound.offsets.get(partition, 0) for bound in (first, last))

@@ -193,7 +193,11 @@ TXN_MARKERS: Mapping[int, Reaction] = {
     31: Fatal(AuthorizationFailed, "CLUSTER_AUTHORIZATION_FAILED: grant ClusterAction on the cluster"),
     35: Fatal(BrokerUnsupported, "UNSUPPORTED_VERSION: the broker does not speak WriteTxnMarkers"),
     47: Fatal(ProducerFenced, "INVALID_PRODUCER_EPOCH: a newer attempt has written there since"),
-    52: Fatal(ProtocolViolation, "TRANSACTION_COORDINATOR_FENCED: its coordinator has written since"),
+    52: Fatal(
+        AuthorizationFailed,
+        "TRANSACTION_COORDINATOR_FENCED: the producer's last marker has a later coordinator epoch, which "
+        "this principal may not see; grant Read on the topic",
+    ),
 }
 """Answer to WriteTxnMarkers, which goes to leaders too."""
 

@@ -10,6 +10,7 @@ stay at 3 and below, as in librdkafka's transaction protocol (KIP-890 bumps the 
 from __future__ import annotations
 
 from collections.abc import Collection
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -25,6 +26,7 @@ from kafka.protocol.producer import (
     WriteTxnMarkersRequest,
 )
 
+from airflow_eos.exceptions import AuthorizationFailed
 from airflow_eos.model.kafka import (
     ActiveProducer,
     EndTxnAnswer,
@@ -246,12 +248,21 @@ def write_txn_markers(
 ) -> None:
     """Make leaders write the markers that a coordinator omitted (WriteTxnMarkers, as KIP-664's tool does).
 
+    Leaders refuse a coordinator epoch below that of the producer id's last marker.
+
     :param epoch: producer epoch of the open transaction; a leader refuses it if a newer one has written
         since.
-    :raises AuthorizationFailed: ClusterAction, or Alter, on the cluster is missing.
+    :raises AuthorizationFailed: ClusterAction, or Alter, on the cluster is missing; or Read on the topic,
+        without which the coordinator epoch is unknown.
     """
     if not partitions:
         return
+    coordinator_epoch = 0  # if there was no marker
+    for tp in partitions:
+        with suppress(AuthorizationFailed):  # another partition may have the same epoch
+            for producer in describe_producers(connections, [tp])[tp]:
+                if producer.producer_id == producer_id:
+                    coordinator_epoch = max(coordinator_epoch, producer.coordinator_epoch)
 
     def request(group: Collection[TopicPartition]) -> Any:
         marker = WriteTxnMarkersRequest.WritableTxnMarker
@@ -265,7 +276,7 @@ def write_txn_markers(
                     topics=by_topic(
                         group, lambda name, numbers: topic_class(name=name, partition_indexes=numbers)
                     ),
-                    coordinator_epoch=0,  # the leader knows of no marker, so no epoch is too low
+                    coordinator_epoch=coordinator_epoch,
                 )
             ],
             max_version=1,
@@ -298,4 +309,5 @@ def _producer(entry: Any) -> ActiveProducer:
         last_sequence=entry.last_sequence,
         last_timestamp=entry.last_timestamp,
         current_txn_start_offset=entry.current_txn_start_offset,
+        coordinator_epoch=entry.coordinator_epoch,
     )

@@ -11,10 +11,12 @@ import pytest
 
 from airflow_eos.broker import shared_connections
 from airflow_eos.exceptions import BrokersUnavailable, IntervalUnaccountable, OffsetsOutOfRange
+from airflow_eos.model.kafka import OFFSETS_TOPIC
 from airflow_eos.model.ranges import Explicit, Interval, OffsetRange, TopicPartition
 from airflow_eos.operations.cursor_reset import Reset, reset_cursor
 from airflow_eos.operations.doctor import DoctorOptions, examine
 from airflow_eos.run.states import State
+from airflow_eos.wire.groups import offsets_partition_of
 from airflow_eos_testing import EmbeddedKafka
 from tests.support.cases import rest_in_chaos
 from tests.support.local_runs import Pipeline
@@ -188,3 +190,13 @@ def test_an_interval_behind_a_log_that_was_rewritten_is_refused(own_kafka):
     broker.start()
     publish(["i"], 2)
     assert read(2).records_read == 1
+
+
+def test_offsets_that_were_given_more_partitions_stop_no_run(own_kafka):
+    """Brokers place groups by the partition count of their start, and tell clients the new one."""
+    pipeline = Pipeline(own_kafka)
+    pipeline.publish(["a"])
+    pipeline.run("r1")
+    added = next(n for n in map(str, range(99)) if offsets_partition_of(n, 5) != offsets_partition_of(n, 11))
+    pipeline.add_partitions(OFFSETS_TOPIC, 11)
+    assert pipeline.run("r2", group_id=added, pipeline=added).records_written == 1
