@@ -96,8 +96,9 @@ class Boundaries:
         :param pinned: the topic's pinned boundaries, loaded on demand.
         """
         partitions = topic.topic_partitions
-        # A boundary without a partition that its neighbours know would put it at 0: read again from there.
-        refuse_behind(topic, others := pinned.near())
+        others = pinned.near()
+        # A boundary without a partition that its neighbours have puts it at 0, and 0 is read again.
+        refuse_behind(topic, others)
         look = log_coverage.look(self.cluster, partitions, moment)
         stable, first_records = look.stable, look.first_records
         now, text = self.now(), keys.utc_text(moment)
