@@ -170,8 +170,8 @@ def resolve_ranges(
     if start is None or end is None:
         raise ConfigurationError(
             f"Dag run {dag_run.run_id!r} has no data interval, which ranges={DATA_INTERVAL!r} needs: trigger "
-            f"it with a logical date, which gives it the last whole one before now, schedule the Dag with "
-            f"{INTERVAL_TIMETABLE}, or use ranges=Cursor()"
+            f"it with the present as its logical date, which gives it the last whole one, schedule the Dag "
+            f"with {INTERVAL_TIMETABLE}, or use ranges=Cursor()"
         )
     if start == end:
         advice = (
