@@ -170,13 +170,14 @@ def resolve_ranges(
     if start is None or end is None:
         raise ConfigurationError(
             f"Dag run {dag_run.run_id!r} has no data interval, which ranges={DATA_INTERVAL!r} needs: trigger "
-            f"it with the present as its logical date, which gives it the last whole one, schedule the Dag "
-            f"with {INTERVAL_TIMETABLE}, or use ranges=Cursor()"
+            f"it with the present as its logical date, from which {INTERVAL_TIMETABLE} gives it the last "
+            "whole one, and for another one by REST with data_interval_start and data_interval_end, too; or "
+            "use ranges=Cursor()"
         )
     if start == end:
         advice = (
-            "cron strings and presets such as '@hourly' give none in Airflow 3; schedule the Dag with "
-            f"{INTERVAL_TIMETABLE}"
+            "cron strings, presets such as '@hourly' and schedule=None give none in Airflow 3; schedule the "
+            f"Dag with {INTERVAL_TIMETABLE}, or give data_interval_start and data_interval_end by REST"
         )
         if isinstance(timetable, CronDataIntervalTimetable):
             advice = (
