@@ -170,13 +170,14 @@ def resolve_ranges(
     if start is None or end is None:
         raise ConfigurationError(
             f"Dag run {dag_run.run_id!r} has no data interval, which ranges={DATA_INTERVAL!r} needs: trigger "
-            f"it with a logical date, which gives it the last whole one before now, schedule the Dag with "
-            f"{INTERVAL_TIMETABLE}, or use ranges=Cursor()"
+            f"it with the present as its logical date, from which {INTERVAL_TIMETABLE} gives it the last "
+            "whole one, and for another one by REST with data_interval_start and data_interval_end, too; or "
+            "use ranges=Cursor()"
         )
     if start == end:
         advice = (
-            "cron strings and presets such as '@hourly' give none in Airflow 3; schedule the Dag with "
-            f"{INTERVAL_TIMETABLE}"
+            "cron strings, presets such as '@hourly' and schedule=None give none in Airflow 3; schedule the "
+            f"Dag with {INTERVAL_TIMETABLE}, or give data_interval_start and data_interval_end by REST"
         )
         if isinstance(timetable, CronDataIntervalTimetable):
             advice = (
@@ -192,29 +193,36 @@ def resolve_ranges(
             f"Dag run {dag_run.run_id!r} has the data interval [{start.isoformat()}, {end.isoformat()}), "
             "which ends before it starts: trigger it with data_interval_start before data_interval_end"
         )
-    _warn_of_another_day(dag_run, start, end)
+    _check_date(dag_run, start, end)
     _warn_of_an_overlap(dag_run, context["dag"], start, end)
     return Interval(start, end, allowed_lateness)
 
 
-def _warn_of_another_day(dag_run: Any, start: dt.datetime, end: dt.datetime) -> None:
-    """Warn if a Dag run's logical date is far from the interval that is read.
+def _check_date(dag_run: Any, start: dt.datetime, end: dt.datetime) -> None:
+    """Warn if a Dag run's logical date is far from the interval that is read, or that of another run.
 
     Schedules and backfills give a run the start of its interval as its date. ``airflow dags trigger
     --logical-date`` gives it the last whole interval before *now* with any date; the UI, the last one before
-    that date.
+    that date. A Dag has one run of a date: if the date is the interval's end, it is that of the next one.
+
+    :raises ConfigurationError: it was triggered, and a backfill of its date has cleared it.
     """
     named = getattr(dag_run, "logical_date", None)
-    if named is not None and not start <= named <= end + (end - start):
-        log.warning(
-            "Dag run %r has the logical date %s and reads its data interval [%s, %s), which is far from it: "
-            "a logical date does not choose the interval of a run that is triggered. To read the interval of "
-            "that date: airflow backfill create --from-date and --to-date with its start",
-            dag_run.run_id,
-            named.isoformat(),
-            start.isoformat(),
-            end.isoformat(),
-        )
+    if named is None or start <= named < end or end < named < end + (end - start):
+        return
+    reads = (
+        f"Dag run {dag_run.run_id!r} has the logical date {named.isoformat()} and reads its data interval "
+        f"[{start.isoformat()}, {end.isoformat()}): a logical date does not choose the interval of a run "
+        "that is triggered, and keeps Airflow from creating another run of that date"
+    )
+    if getattr(dag_run, "run_type", None) == "backfill":
+        raise ConfigurationError(f"{reads}. Delete this Dag run, and create the backfill again")
+    log.warning(
+        "%s. If that is a date of the schedule that had no run, the schedule leaves out the interval that "
+        "begins then, and with catchup=True stops there: delete this Dag run, and read the interval by the "
+        "schedule, or airflow backfill create --from-date and --to-date with its start",
+        reads,
+    )
 
 
 def _warn_of_an_overlap(dag_run: Any, dag: DAG, start: dt.datetime, end: dt.datetime) -> None:

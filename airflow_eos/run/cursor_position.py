@@ -77,9 +77,14 @@ class CursorReader:
         committed = self.cluster.committed(group, list(partitions))
         mapped = keys.mapped_partition(self.spec)
         wanted = [keys.cursor_key(group)] + ([keys.cursor_key(group, mapped)] if mapped else [])
-        intent = keys.intent_key(keys.cursor_transactional_id(self.spec.prefix, group, mapped))
-        values = self.authority.settle(wanted, routing=group, exceptional=(intent,))
-        laws.no_open_intent(group, intent, values.get(intent))
+        # A first run may have been tried under the prefix that created the ledger.
+        intents = [
+            keys.intent_key(keys.cursor_transactional_id(self.spec.prefix, group, mapped)),
+            keys.intent_key(keys.cursor_transactional_id(self.ledger.prefix, group, mapped)),
+        ]
+        values = self.authority.settle(wanted, routing=group, exceptional=intents)
+        for intent in intents:
+            laws.no_open_intent(group, intent, values.get(intent))
         records = {key: CursorRecord.from_json(values[key], key) for key in wanted if key in values}
         for record in records.values():
             laws.group_is_ours(group, "pipeline", record.pipeline, self.spec.pipeline)

@@ -309,9 +309,9 @@ def no_open_intent(group: str, key: str, value: LedgerValue | None) -> None:
     if value is not None:
         intent = Intent.from_json(value, key)
         raise DifferentWork(
-            f"run {intent.key} of group {group!r} was about to publish in {intent.sink}, and only that table "
-            "can tell whether its rows are there: run the task once as it was then, with that table as its "
-            "sink, which finds out, then go on"
+            f"run {intent.key} of group {group!r} was about to publish in {intent.sink} ({key}), and only "
+            "that table can tell whether its rows are there: run the task once as it was then, with that "
+            "table as its sink, which finds out, then go on"
         )
 
 

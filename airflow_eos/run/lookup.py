@@ -36,9 +36,10 @@ class CommittedRuns:
     """Looks a run up and applies ``on_committed``.
 
     A record with the same run id, ``max_tries`` of the task, and clear number or start of the Dag run is of
-    this very work, whatever ``on_committed`` is; for any other, ``on_committed`` decides. A record of other
-    work, such as another environment's, does not count (law 7). If the author changed the work on purpose,
-    ``accept`` lets the record stand, and ``reprocess`` may write the recorded ranges to another sink.
+    this very work, whatever ``on_committed`` is, as is one of a later life of the task, which Airflow has
+    lost; for any other, ``on_committed`` decides. A record of other work, such as another environment's, does
+    not count (law 7). If the author changed the work on purpose, ``accept`` lets the record stand, and
+    ``reprocess`` may write the recorded ranges to another sink.
     """
 
     def __init__(self, spec: RunSpec, authority: Authority) -> None:
@@ -158,14 +159,17 @@ class CommittedRuns:
         return recorded is not None and bool(differences(recorded, self._work))
 
     def _is_ours(self, record: RunRecord) -> bool:
-        task = self._spec.task
+        task, clear_number = self._spec.task, self._spec.clear_number
         recorded, own = record.of_task("max_tries"), task.get("max_tries")
-        if record.run_id != self._spec.run_id or (None not in (recorded, own) and recorded != own):
+        if record.run_id != self._spec.run_id:
             return False
+        if isinstance(recorded, int) and isinstance(own, int) and recorded != own:
+            # Clears add tries: with fewer, the Dag run was created again, or the database restored.
+            return clear_number < record.clear_number and own < recorded
         # Where its task has fewer retries now, a retry has another clear number, but not another start.
         start = record.of_task("dag_run_start")
         has_same_start = start is not None and start == task.get("dag_run_start")
-        return has_same_start or record.clear_number == self._spec.clear_number
+        return has_same_start or record.clear_number == clear_number
 
     def _check(
         self, records: Sequence[RunRecord], own_id: str | None = None, but_for: Collection[str] = ()

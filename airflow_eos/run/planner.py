@@ -152,9 +152,10 @@ class Planner:
     def _refuse_changed_task(
         self, topics: Mapping[str, TopicDescription], recorded: RunRecord | None
     ) -> None:
-        """Refuse to repeat what the task has written, or may have, before its mapping or sink was changed.
+        """Refuse to repeat what the task has, or may have, written with another mapping, sink or prefix.
 
         The INTENT of a cursor is checked with its position; a table that is this run's sink settles its own.
+        Of other prefixes only that which created the ledger is known.
 
         :raises DifferentWork: names the other run.
         """
@@ -164,6 +165,8 @@ class Planner:
         if self.spec.sink is None:
             again = recorded and keys.reprocess_transactional_id(self.spec, recorded.run_key)
             ids.append(again or keys.transactional_id(self.spec))
+        if self.ledger.prefix != self.spec.prefix:
+            ids.append(keys.transactional_id(replace(self.spec, prefix=self.ledger.prefix)))
         if not ids:
             return
         records = {keys.run_record_key(key): key for key in others}

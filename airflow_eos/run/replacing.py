@@ -37,8 +37,8 @@ def earlier_rows(
         if table["uuid"] != uuid:
             raise TableRewritten(
                 f"{sink} had the id {table['uuid']} when snapshot {table['snapshot']} was written, and has "
-                f"{uuid} now: it was recreated, so the earlier rows cannot be told. Use "
-                "reprocess='append' if they are not in it"
+                f"{uuid} now: it was recreated, or is in PostgreSQL and the run had another group_id, so "
+                "the earlier rows cannot be told. Use reprocess='append' if they are not in it"
             )
     replaced = {snapshot for _, table in tables for snapshot in table.get(REPLACED, ())}
     earlier = (EarlierRows(TableReceipt.from_dict(table), file_label(key)) for key, table in tables)

@@ -106,17 +106,19 @@ class TableSteps:
 
         Call it after the fence, where None is final.
 
-        :raises DifferentWork: it is of another table, which alone knows its outcome.
+        :raises DifferentWork: it is of another table or group, whose notes alone show its outcome.
         """
         key, routing = keys.intent_key(work.transactional_id), keys.intent_routing(self.spec)
         value = self.collaborators.authority.settle([key], routing=routing).get(key)
         intent = None if value is None else Intent.from_json(value, key)
-        if intent is not None and intent.sink != self.table.name:
+        own = self.table.name, self.spec.group_id
+        if intent is not None and (intent.sink, intent.record.group_id) != own:
             raise DifferentWork(
-                f"run {intent.key} was about to publish in {intent.sink}, and only that table can tell "
-                f"whether its rows are there; this run's sink is {self.table.name}. Run the pipeline "
-                "once with that table as its sink, which finds out, then go on. Where that table is lost for "
-                f"good: {self._dismissal(work.transactional_id)}"
+                f"run {intent.key} of group {intent.record.group_id!r} was about to publish in "
+                f"{intent.sink}, and only that table's notes about that group can tell whether its rows are "
+                f"there; this run is of group {own[1]!r}, its sink {own[0]}. Run the pipeline once with that "
+                "group and sink, which finds out, then go on. Where that table is lost for good: "
+                f"{self._dismissal(work.transactional_id)}"
             )
         if intent is not None and intent.is_same(work.intent) and intent.key == work.key:
             return None

@@ -21,6 +21,7 @@ from tests.integration.test_table_runs import (
     test_an_intent_of_a_table_that_can_no_longer_be_written_is_given_up_by_a_command,  # noqa: F401
     test_rows_of_a_table_that_can_no_longer_be_written_are_adopted,  # noqa: F401
     test_the_table_is_replaced_in_whatever_it_is_called,  # noqa: F401
+    test_what_is_open_is_not_read_again_by_another_group,  # noqa: F401
 )
 from tests.support.lakes import DeltaLake
 from tests.support.local_runs import Pipeline

@@ -25,6 +25,7 @@ from tests.integration.test_table_runs import (
     test_a_zombie_of_a_replacement_changes_nothing,  # noqa: F401
     test_a_zombie_that_passed_its_last_fence_is_stopped_by_the_table,  # noqa: F401
     test_the_table_is_replaced_in_whatever_it_is_called,  # noqa: F401
+    test_what_is_open_is_not_read_again_by_another_group,  # noqa: F401
 )
 from tests.support.local_runs import Died, LocalDataPlane, Paused, Pipeline, die_at
 from tests.support.postgres_tables import Database

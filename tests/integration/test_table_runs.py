@@ -420,7 +420,7 @@ HOUR = Interval(NOON, NOON + dt.timedelta(hours=1), dt.timedelta(0))
     ids=["cursor", "interval", "reprocessing"],
 )
 def test_what_is_open_in_one_table_is_not_read_on_into_another_sink(pipeline, changes, rows):
-    """The sink was changed between a death and the next try: only the first table can tell the outcome."""
+    """Sink or prefix was changed between a death and the next try: only the first table knows the outcome."""
     pipeline.publish(["a"], timestamp=int(NOON.timestamp() * 1000))
     for _ in rows[1:]:
         pipeline.run("r1")
@@ -432,6 +432,8 @@ def test_what_is_open_in_one_table_is_not_read_on_into_another_sink(pipeline, ch
         pipeline.run("r1", sink=other, **changes)
     with pytest.raises(DifferentWork, match=r"iceberg:c/db\.t"):
         pipeline.run("r1", sink=None, sink_topic=pipeline.sink, data=LocalDataPlane, **changes)
+    with pytest.raises(DifferentWork, match=pipeline.spec.prefix):
+        pipeline.run("r1", prefix="moved", **changes)
     assert pipeline.output() == []
     pipeline.run("r1", try_number=2, **changes)
     assert pipeline.values() == rows
@@ -448,6 +450,17 @@ def test_what_is_open_is_not_read_again_by_a_task_that_is_mapped_otherwise(pipel
         pipeline.run("r1", ranges=HOUR, source_partition=now)
     pipeline.run("r1", ranges=HOUR, source_partition=before)
     assert pipeline.values() == (["a", "b"] if before is None else ["b"])
+
+
+def test_what_is_open_is_not_read_again_by_another_group(pipeline):
+    """The group of an interval was changed between a death and the next try: a table's notes are by group."""
+    pipeline.publish(["a"], timestamp=int(NOON.timestamp() * 1000))
+    with pytest.raises(Died):
+        pipeline.run("r1", ranges=HOUR, on_state=die_at(State.PUBLISHED))
+    with pytest.raises(DifferentWork, match=f"group '{pipeline.spec.group_id}'"):
+        pipeline.run("r1", ranges=HOUR, group_id=f"{pipeline.spec.group_id}-moved", try_number=2)
+    pipeline.run("r1", ranges=HOUR, try_number=3)
+    assert pipeline.values() == ["a"]
 
 
 def dismiss(pipeline, *, routing=None, asked=True, execute=True):

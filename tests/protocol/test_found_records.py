@@ -71,6 +71,16 @@ def test_a_retry_with_fewer_retries_is_no_clear() -> None:
     assert before(scene, replace(again, **cleared, clear_number=1)).mode == "reprocess"
 
 
+@pytest.mark.parametrize("on_committed", ["reprocess", "fail"])
+def test_a_dag_run_that_was_created_again_is_the_same_work_though_a_clear_committed_it(on_committed) -> None:
+    """Its task has no clear any more, and so fewer tries than the record; a later clear has more."""
+    scene, again = a_cluster(), spec(on_committed=on_committed)
+    cleared, created = ({"task": {"max_tries": tries, "dag_run_start": str(tries)}} for tries in (3, 2))
+    done = before(scene, replace(again, **cleared, clear_number=1, try_number=2))
+    assert before(scene, replace(again, **created)).run_key == done.run_key
+    assert before(scene, replace(again, **created, try_number=3)).found
+
+
 def one_round(scene: Scene, its_spec: RunSpec) -> None:
     """Let a run in rounds commit its first round and fail in the second."""
 
