@@ -186,7 +186,8 @@ class IcebergInspection(TableInspection):
 
     @property
     def _head(self) -> Snapshot | None:
-        return self._table.metadata.snapshot_by_name(self._branch)
+        # Rows of a branch that was removed may have been published in the main one before.
+        return self._table.metadata.snapshot_by_name(self._branch) or self._table.current_snapshot()
 
     def _ancestors(self, snapshot: Snapshot | None) -> Iterator[Snapshot]:
         """Yield a snapshot and its unexpired ancestors."""
