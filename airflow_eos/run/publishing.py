@@ -24,6 +24,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from airflow_eos.exceptions import (
+    AuthorizationFailed,
     ConfigurationError,
     EosError,
     OutcomeUnknown,
@@ -204,7 +205,7 @@ class Publisher:
     def _load(self, claim: Claim) -> TableVersion:
         try:
             return self.table.load()
-        except UnknownTable:
+        except (AuthorizationFailed, UnknownTable):
             # It may have the rows nevertheless, such as when its format was upgraded after them.
             version = self.table.load(to_write=False)
             if version.layout.uuid != claim.layout.uuid or published_by(version, claim) is None:

@@ -38,6 +38,8 @@ _INSUFFICIENT_PRIVILEGE = "42501"
 _FULL = ("530", "531", "532", "533")  # not 53400, such as temp_file_limit: another try would need as much
 _PASSING = ("08", "250", "25P03", "40", *_FULL, "55006", "55P03", "57P", "58", "XX")
 """SQLSTATE prefixes of transient errors, independent of the rows: connection, transaction, lock, server."""
+_INTERNAL = "XX000"
+"""Of the server, after a concurrent change; also of extensions that give no code, such as PostGIS."""
 TIMED_OUT = ("57014", "25P04")
 """A statement or a transaction was cancelled after a time-out: another try may take as long."""
 _SETTING = re.compile(r"(?:-c\s*|--)([\w.-]+)")
@@ -112,9 +114,10 @@ def reason(error: Exception, sink: PostgresTable) -> str:
     return redacted(str(error), secrets_of(sink.properties))
 
 
-def refusal(error: psycopg.Error, sink: PostgresTable) -> EosError | None:
+def refusal(error: psycopg.Error, sink: PostgresTable, *, is_repeated: bool = False) -> EosError | None:
     """Return the error of this package for a statement that server or driver would always refuse.
 
+    :param is_repeated: an internal error is not transient: it names a row, or was the last one, too.
     :returns: None if the error says nothing about the statement: a retry may succeed.
     """
     import psycopg
@@ -128,7 +131,7 @@ def refusal(error: psycopg.Error, sink: PostgresTable) -> EosError | None:
             f"{sink}: a run needs transactions, and the pooler gives none ({reason(error, sink)}): connect "
             "to the database itself, or set pool_mode=transaction or session in PgBouncer"
         )
-    if error.sqlstate.startswith(_PASSING):
+    if error.sqlstate.startswith(_PASSING) and not (is_repeated and error.sqlstate == _INTERNAL):
         return None
     diagnosis = error.diag
     lines = (diagnosis.message_primary, diagnosis.message_detail, diagnosis.message_hint)

@@ -383,15 +383,20 @@ def test_a_violated_constraint_is_final_and_named(database, constraint, names):
     assert attempt.publisher.settle(attempt.claim) is None
 
 
-@pytest.mark.parametrize(
-    ("body", "message"),
-    [
-        ("RAISE EXCEPTION 'not on Sundays'", "not on Sundays"),
-        ("PERFORM FROM nowhere", 'relation "nowhere" does not exist'),
-    ],
-)
-def test_a_trigger_that_raises_is_final(database, body, message):
-    """Whatever the database refuses because of the rows or of its own definitions."""
+RAISES = [
+    ("RAISE EXCEPTION 'not on Sundays'", "not on Sundays", 1),
+    ("PERFORM FROM nowhere", 'relation "nowhere" does not exist', 1),
+    ("RAISE EXCEPTION 'invalid geometry' USING ERRCODE = 'XX000'", "invalid geometry", 2),
+]
+"""Statements of a function, the error's text, and the number of commits after which it is final."""
+
+
+@pytest.mark.parametrize(("body", "message", "commits"), RAISES)
+def test_a_trigger_that_raises_is_final(database, body, message, commits):
+    """Whatever the database refuses because of the rows or of its own definitions.
+
+    The code of an internal error may also be that of an extension: it is final if it repeats.
+    """
     database.sql(
         f"CREATE FUNCTION {database.schema}.no() RETURNS trigger LANGUAGE plpgsql AS "
         f"$$ BEGIN {body}; END $$; "
@@ -401,7 +406,7 @@ def test_a_trigger_that_raises_is_final(database, body, message):
     attempt = Attempt(database)
     with pytest.raises(TableRefused, match=message):
         attempt.publish()
-    assert attempt.commits == 1
+    assert attempt.commits == commits
 
 
 def test_a_table_that_its_subscribers_need_a_key_of_is_final(database):
@@ -551,6 +556,18 @@ def test_a_copy_that_is_cancelled_says_nothing_about_a_row(database):
     assert type(caught.value) is SendError
 
 
+@pytest.mark.parametrize(("body", "message"), [raised[:2] for raised in RAISES])
+def test_a_value_that_a_function_of_its_type_refuses_is_refused_with_its_row(database, body, message):
+    """Whatever its error is, also that of a missing table, which is not the staging table."""
+    s = database.schema
+    database.sql(
+        f"CREATE FUNCTION {s}.no(text) RETURNS bool LANGUAGE plpgsql AS $$ BEGIN {body}; RETURN true; END $$;"
+        f"CREATE DOMAIN {s}.code AS text CHECK ({s}.no(VALUE)); ALTER TABLE {database.table} ADD c {s}.code"
+    )
+    with pytest.raises(RecordRefused, match=rf"{message} \[(.|\n)*line 1, column c: .x."):
+        Attempt(database, rows={"id": [1], "c": ["x"]})
+
+
 @pytest.mark.parametrize("bound", ["statement_timeout", "transaction_timeout"])
 def test_a_publication_that_takes_longer_than_it_may_is_not_tried_again(database, bound):
     """A retry would take as long: the error names the setting to raise."""
@@ -640,6 +657,23 @@ def test_a_stray_task_that_still_writes_does_not_hold_the_publication_up(databas
     assert database.counts() == {"run/p/1": 2}
     attempt.sink.close()
     assert attempt.writer.staging not in database.staging()
+
+
+def test_a_database_that_keeps_dropped_tables_keeps_no_run_back(database):
+    """An event trigger protects every table, also those of staged rows."""
+    s = database.schema
+    attempt = Attempt(database)
+    database.sql(
+        f"CREATE FUNCTION {s}.keep() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN "
+        f"RAISE EXCEPTION 'no drops'; END $$; CREATE EVENT TRIGGER {s} ON sql_drop "
+        f"EXECUTE FUNCTION {s}.keep()"
+    )
+    try:
+        attempt.publish()
+    finally:
+        database.sql(f"DROP EVENT TRIGGER {s}")
+    assert database.counts() == {"run/p/1": 2}
+    assert attempt.writer.staging in database.staging()
 
 
 def test_what_is_published_survives_a_crash_of_the_server(monkeypatch):
@@ -988,10 +1022,49 @@ def test_a_role_gets_by_with_the_documented_rights(database, postgres_server):
     with pytest.raises(AuthorizationFailed, match="GRANT SELECT, INSERT, UPDATE"):
         upsert(other, 30, {"id": [1]}, properties=properties)
     sql(f"GRANT SELECT, UPDATE ON {other.table} TO {role}")
-    upsert(other, 40, {"id": [1], "name": ["x"]}, properties=properties).publish()
+    last = upsert(other, 40, {"id": [1], "name": ["x"]}, properties=properties)
+    receipt = last.publish()
     assert sql(f"SELECT count(*) FROM {other.table}") == [(3,)]
+    sql(f"REVOKE UPDATE ON {other.table} FROM {role}")
+    assert last.publisher.settle(last.claim) == receipt
     postgres_server.query(f"DROP DATABASE {role}")
     postgres_server.query(f"DROP ROLE {role}")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("ALTER TABLE {} DROP CONSTRAINT t_pkey", "unique index"),
+        ("ALTER TABLE {} SET UNLOGGED", "SET LOGGED"),
+    ],
+)
+def test_rows_of_a_table_that_can_no_longer_be_written_are_found(database, change, message):
+    """The run is committed; the next one is refused before any input is read."""
+    database.sql(f"ALTER TABLE {database.table} ADD PRIMARY KEY (id)")
+    attempt = upsert(database, 10, {"id": [1], "name": ["a"]})
+    receipt = attempt.publish()
+    following = upsert(database, 20, {"id": [1], "name": ["b"]})
+    database.sql(change.format(database.table))
+    assert attempt.publisher.settle(attempt.claim) == receipt
+    with pytest.raises(UnknownTable, match=message):
+        following.publish()
+
+
+def test_a_note_that_a_policy_hides_is_named(database):
+    """Some systems enable row security on every table."""
+    role, note = f"r{database.schema}", "airflow_eos.published"
+    PostgresSink(database.sink(), "eos.p").load()
+    database.sql(
+        f"CREATE ROLE {role} LOGIN; GRANT USAGE ON SCHEMA airflow_eos, {database.schema} TO {role}; "
+        f"GRANT SELECT, INSERT ON {note} TO {role}; GRANT INSERT ON {database.table} TO {role}; "
+        f"CREATE POLICY {role} ON {note} FOR INSERT TO {role} WITH CHECK (true); "
+        f"ALTER TABLE {note} ENABLE ROW LEVEL SECURITY"
+    )
+    try:
+        with pytest.raises(AuthorizationFailed, match=rf"a policy hides rows of {note}"):
+            PostgresSink(database.sink(properties={**database.properties, "user": role}), "eos.p").load()
+    finally:
+        database.sql(f"ALTER TABLE {note} DISABLE ROW LEVEL SECURITY; DROP OWNED BY {role}; DROP ROLE {role}")
 
 
 @pytest.mark.parametrize(
