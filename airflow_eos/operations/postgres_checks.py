@@ -81,7 +81,8 @@ def rows_of_run(table: PostgresTable, identity: str, run: EarlierRows) -> tuple[
     with transaction(table) as connection:
         connection.read_only = True
         place = connection.execute(_PLACE, (*table.schema_and_table, identity)).fetchone()
-        no_table = f"the table with the id {identity} is gone: it was dropped or made again"
+        reasons = "it was dropped or made again, as from a dump, or the connection leads to another database"
+        no_table = f"the table with the id {identity} is gone: {reasons}"
         if place is None:
             return 0, no_table
         target, pipeline, _, name, has_successor = place

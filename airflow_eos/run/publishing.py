@@ -216,8 +216,8 @@ class Publisher:
         if version.layout.uuid != claim.layout.uuid:
             raise TableReplaced(
                 f"{self.table.name} had the id {claim.layout.uuid} when {claim.key} was about to publish in "
-                f"it, and has {version.layout.uuid} now: it was dropped and made again. Restore the old "
-                f"table, or, where it is lost for good: {claim.dismissal}"
+                f"it, and has {version.layout.uuid} now: it was dropped and made again, or the connection "
+                f"leads to another. Restore table or connection; if the table is lost: {claim.dismissal}"
             )
 
     def _commit(
