@@ -76,27 +76,29 @@ def rows_of_run(table: PostgresTable, identity: str, run: EarlierRows) -> tuple[
     """Return the number of unchanged rows of a run, or 0 and why the database has lost the run's commit.
 
     :raises UnknownTable: the table was renamed, and no other one has its name.
+    :raises OutcomeUnknown: the server is a standby without the commit.
     :raises psycopg.Error: the server does not answer, or this role may not read the table.
     """
+    lost, rows = "", 0
     with transaction(table) as connection:
         connection.read_only = True
         place = connection.execute(_PLACE, (*table.schema_and_table, identity)).fetchone()
-        reasons = "it was dropped or made again, as from a dump, or the connection leads to another database"
-        no_table = f"the table with the id {identity} is gone: {reasons}"
-        if place is None:
-            return 0, no_table
-        target, pipeline, _, name, has_successor = place
-        if not name:
-            return 0, no_table
-        if not is_noted(connection, target, pipeline, run):
-            return 0, NOT_NOTED
+        target, pipeline, _, name, has_successor = place or (0, "", None, "", False)
         renamed = "" if name == table.name else f"{table}, which the run wrote to, is {name} now"
-        if renamed and not has_successor:
+        if not name:
+            reasons = "dropped or made again, as from a dump, or the connection leads to another database"
+            lost = f"the table with the id {identity} is gone: it was {reasons}"
+        elif renamed and not has_successor:
             raise UnknownTable(renamed)
-        rows = rows_as_written(connection, table, run.snapshot)
-        if renamed and rows != run.receipt.rows:  # not a partition of the table that has its name
-            return 0, f"{renamed}, and another table has its name"
-        return rows, ""
+        elif not is_noted(connection, target, pipeline, run):
+            lost = NOT_NOTED
+        else:
+            rows = rows_as_written(connection, table, run.snapshot)
+            if renamed and rows != run.receipt.rows:  # not a partition of the table that has its name
+                lost = f"{renamed}, and another table has its name"
+        if lost and connection.execute("SELECT pg_is_in_recovery()").fetchone() == (True,):
+            raise OutcomeUnknown(f"{table}: the server is a standby, which may lag behind: name the primary")
+    return (0, lost) if lost else (rows, "")
 
 
 def place_now(table: PostgresTable, identity: str) -> tuple[str, PublishedRuns, bool]:

@@ -33,6 +33,8 @@ from airflow_eos.exceptions import (
     TableReplaced,
     UnknownTable,
 )
+from airflow_eos.model.table import EarlierRows, TableReceipt
+from airflow_eos.operations.postgres_checks import rows_of_run
 from airflow_eos.operations.table_checks import table_checks
 from airflow_eos.run import publishing
 from airflow_eos.sinks import base_sink, postgres_rows, postgres_sink
@@ -1249,6 +1251,10 @@ def test_a_server_that_takes_no_rows_is_named_at_the_look(database):
             attempt.sink.load()
         with pytest.raises(OutcomeUnknown, match="standby"):
             attempt.publish()
+        with pytest.raises(OutcomeUnknown, match="a standby, which may lag behind"):  # no mismatch
+            rows_of_run(
+                database.sink(), attempt.claim.layout.uuid, EarlierRows(TableReceipt(9, 1, 2), "label")
+            )
         database.sql("SELECT pg_promote()")
         Attempt(database, token=20).publish()
         assert database.counts() == {"run/p/1": 2}
