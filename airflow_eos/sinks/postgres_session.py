@@ -131,9 +131,11 @@ def refusal(error: psycopg.Error, sink: PostgresTable, *, is_repeated: bool = Fa
             f"{sink}: a run needs transactions, and the pooler gives none ({reason(error, sink)}): connect "
             "to the database itself, or set pool_mode=transaction or session in PgBouncer"
         )
-    if error.sqlstate.startswith(_PASSING) and not (is_repeated and error.sqlstate == _INTERNAL):
-        return None
     diagnosis = error.diag
+    # FATAL: a pooler has no connection.
+    is_of_statement = (error.sqlstate, diagnosis.severity_nonlocalized) == (_INTERNAL, "ERROR")
+    if error.sqlstate.startswith(_PASSING) and not (is_repeated and is_of_statement):
+        return None
     lines = (diagnosis.message_primary, diagnosis.message_detail, diagnosis.message_hint)
     text = "; ".join(line for line in lines if line) or str(error)
     text = redacted(text, secrets_of(sink.properties))

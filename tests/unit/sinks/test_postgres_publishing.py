@@ -1276,6 +1276,16 @@ def test_a_pooler_that_gives_no_transactions_is_named_at_the_look(database):
     assert "pool_mode=transaction" in check.found
 
 
+def test_a_pooler_without_a_free_connection_is_asked_again(database):
+    """However often it refuses one: Supavisor gives the code of an internal error."""
+    refused = b"SFATAL\0VFATAL\0CXX000\0Mno connection in time\0\0"
+    with answering(message(b"R", bytes(4)) + message(b"Z", b"I"), message(b"E", refused)) as properties:
+        sink = PostgresSink(database.sink(properties=properties), "eos.x")
+        for _ in range(3):
+            with pytest.raises(OutcomeUnknown, match="no connection in time"):
+                sink.load()
+
+
 def test_the_extra_that_is_missing_is_named(database, monkeypatch):
     """On the driver, with what to install."""
     import sys
