@@ -208,6 +208,27 @@ def test_a_run_whose_branch_was_removed_is_undone_unless_main_has_its_rows(icebe
     assert finding_of(iceberg, receipt, sink="iceberg:c/db.t@audit").outcome == outcome
 
 
+def test_a_run_that_was_picked_into_main_and_compacted_is_not_undone(iceberg):
+    """The snapshot in main is another one, which names the run's; the branch began anew."""
+    append(iceberg)
+    iceberg.table.manage_snapshots().create_branch(
+        iceberg.table.current_snapshot().snapshot_id, "audit"
+    ).commit()
+    receipt = Attempt(iceberg, branch="audit").publish()
+    append(iceberg)
+    table = iceberg.table
+    (added, *_) = table.snapshot_by_id(receipt.snapshot).manifests(table.io)
+    with table.transaction() as transaction:  # as Java's cherrypick_snapshot
+        source = {"source-snapshot-id": str(receipt.snapshot)}
+        with transaction.update_snapshot(snapshot_properties=source).fast_append() as picked:
+            picked.append_data_file(added.fetch_manifest_entry(table.io)[0].data_file)
+    iceberg.compact()
+    table = iceberg.table
+    table.manage_snapshots().remove_branch("audit").commit()
+    iceberg.table.manage_snapshots().create_branch(table.current_snapshot().snapshot_id, "audit").commit()
+    assert finding_of(iceberg, receipt, sink="iceberg:c/db.t@audit").outcome == "ok"
+
+
 def expired_by_java(iceberg, *ids):
     """Remove snapshots as Iceberg's Java library does: their successors keep the parents' ids."""
     path = Path(iceberg.table.metadata_location.removeprefix("file://"))
