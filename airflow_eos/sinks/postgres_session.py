@@ -40,6 +40,8 @@ _PASSING = ("08", "250", "25P03", "40", *_FULL, "55006", "55P03", "57P", "58", "
 """SQLSTATE prefixes of transient errors, independent of the rows: connection, transaction, lock, server."""
 _INTERNAL = "XX000"
 """Of the server, after a concurrent change; also of extensions that give no code, such as PostGIS."""
+_DUPLICATE = "23505"
+"""Also of an upsert beside REINDEX CONCURRENTLY, if another writer inserts the same key at that moment."""
 TIMED_OUT = ("57014", "25P04")
 """A statement or a transaction was cancelled after a time-out: another try may take as long."""
 _SETTING = re.compile(r"(?:-c\s*|--)([\w.-]+)")
@@ -117,7 +119,7 @@ def reason(error: Exception, sink: PostgresTable) -> str:
 def refusal(error: psycopg.Error, sink: PostgresTable, *, is_repeated: bool = False) -> EosError | None:
     """Return the error of this package for a statement that server or driver would always refuse.
 
-    :param is_repeated: an internal error is not transient: it names a row, or was the last one, too.
+    :param is_repeated: an error that may be transient is not: it names a row, or was the last one, too.
     :returns: None if the error says nothing about the statement: a retry may succeed.
     """
     import psycopg
@@ -132,9 +134,12 @@ def refusal(error: psycopg.Error, sink: PostgresTable, *, is_repeated: bool = Fa
             "to the database itself, or set pool_mode=transaction or session in PgBouncer"
         )
     diagnosis = error.diag
+    is_of_upsert = bool(sink.key) and error.sqlstate == _DUPLICATE
     # FATAL: a pooler has no connection.
-    is_of_statement = (error.sqlstate, diagnosis.severity_nonlocalized) == (_INTERNAL, "ERROR")
-    if error.sqlstate.startswith(_PASSING) and not (is_repeated and is_of_statement):
+    if is_of_upsert or (error.sqlstate, diagnosis.severity_nonlocalized) == (_INTERNAL, "ERROR"):
+        if not is_repeated:
+            return None
+    elif error.sqlstate.startswith(_PASSING):
         return None
     lines = (diagnosis.message_primary, diagnosis.message_detail, diagnosis.message_hint)
     text = "; ".join(line for line in lines if line) or str(error)

@@ -71,8 +71,12 @@ class PostgresSink(BaseSink):
     """
 
     SYSTEM = "the database"
-    # TransactionRollback covers serialization failures and deadlocks.
-    CONFLICTS = (psycopg.errors.TransactionRollback, psycopg.errors.LockNotAvailable)
+    # TransactionRollback covers serialization failures and deadlocks. A final UniqueViolation is refused.
+    CONFLICTS = (
+        psycopg.errors.TransactionRollback,
+        psycopg.errors.LockNotAvailable,
+        psycopg.errors.UniqueViolation,
+    )
     # No time-out ends a COMMIT that waits for a standby.
     WAIT_ADVICE = (
         ". What it waits for, as the connection's role: SELECT wait_event, query FROM pg_stat_activity WHERE "

@@ -12,7 +12,7 @@ import re
 import signal
 import threading
 import uuid
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from decimal import Decimal
 
@@ -756,6 +756,21 @@ def test_an_upsert_replaces_the_row_of_its_key(database):
 
     upsert(database, 20, {"id": [3, 1], "name": [None, "f"]}).publish()
     assert database.sql(everything) == [["1", "f", "mine"], ["2", "d", "d"], ["3", "", "d"], *others]
+
+
+@pytest.mark.parametrize("repeats", [False, True])
+def test_an_upsert_that_violates_a_unique_index_is_tried_once_more(database, repeats):
+    """Beside REINDEX CONCURRENTLY, PostgreSQL refuses keys that another writer inserts at that moment."""
+    database.sql(
+        f"ALTER TABLE {database.table} ADD PRIMARY KEY (id); INSERT INTO {database.table} VALUES (7, 'a'); "
+        f"CREATE UNIQUE INDEX t_pkey_ccnew ON {database.table} (name)"
+    )
+    attempt = upsert(database, 10, {"id": [1], "name": ["a"]})
+    if not repeats:
+        attempt.publisher.sleep = lambda _: database.sql(f"DROP INDEX {database.schema}.t_pkey_ccnew")
+    with pytest.raises(TableRefused, match="t_pkey_ccnew") if repeats else nullcontext():
+        attempt.publish()
+    assert (attempt.commits, database.counts()) == (2, {"a": 1 if repeats else 2})
 
 
 def test_files_win_by_their_order_and_not_by_when_they_were_staged(database):
