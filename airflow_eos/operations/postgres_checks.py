@@ -38,6 +38,7 @@ WHERE p.id::text = %s"""
 _GROUPS = "SELECT runs FROM airflow_eos.published WHERE target = %s AND position('/' IN pipeline) = 0"
 _OTHER_WRITERS = """SELECT rolname FROM pg_roles WHERE NOT rolsuper AND rolname <> current_user
     AND NOT starts_with(rolname, 'pg_') AND has_table_privilege(oid, to_regclass(%s), 'UPDATE') ORDER BY 1"""
+_LOCK_WAIT = "SET LOCAL lock_timeout = '60s'"
 _NAME = "^rows_[0-9a-f]+_[0-9a-f]+_[0-9a-f]+_"
 _SHOWN = 10
 
@@ -82,6 +83,7 @@ def rows_of_run(table: PostgresTable, identity: str, run: EarlierRows) -> tuple[
     lost, rows = "", 0
     with transaction(table) as connection:
         connection.read_only = True
+        connection.execute(_LOCK_WAIT)
         place = connection.execute(_PLACE, (*table.schema_and_table, identity)).fetchone()
         target, pipeline, _, name, has_successor = place or (0, "", None, "", False)
         renamed = "" if name == table.name else f"{table}, which the run wrote to, is {name} now"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from dataclasses import replace
 
+import psycopg
 import pytest
 
 from airflow_eos.ledger import keys
@@ -156,6 +157,16 @@ def test_a_table_that_is_now_a_partition_has_its_rows(database):
         f"ALTER TABLE {t} ATTACH PARTITION {s}.u DEFAULT"
     )
     assert finding_of(database, record) == ("ok", 2, "")
+
+
+def test_a_table_that_is_locked_is_not_compared(database, monkeypatch):
+    """Such as by an `ALTER TABLE` that rewrites it: the command does not wait for its end."""
+    record = record_of(database, Attempt(database))
+    monkeypatch.setattr(postgres_checks, "_LOCK_WAIT", "SET LOCAL lock_timeout = '50ms'")
+    with psycopg.connect(**database.properties) as other:
+        other.execute(f"LOCK TABLE {database.table} IN ACCESS EXCLUSIVE MODE")
+        outcome, _, detail = finding_of(database, record)
+    assert (outcome, "lock timeout" in detail) == ("table", True)
 
 
 def test_rows_that_a_trigger_adds_are_not_taken_for_changed_ones(database):
