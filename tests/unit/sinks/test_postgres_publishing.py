@@ -705,6 +705,25 @@ def test_what_is_published_survives_a_crash_of_the_server(monkeypatch):
         assert database.counts() == {"kept": 2}
 
 
+def test_a_trigger_makes_no_commit_asynchronous(database, monkeypatch):
+    """Some turn `synchronous_commit` off, until the end of the transaction, to load rows faster."""
+    database.sql(
+        f"CREATE FUNCTION {database.schema}.fast() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+        "SET LOCAL synchronous_commit = off; RETURN NEW; END $$; CREATE TRIGGER fast BEFORE INSERT ON "
+        f"{database.table} FOR EACH ROW EXECUTE FUNCTION {database.schema}.fast()"
+    )
+    settings = []
+
+    def drop(sink, connection, _):
+        settings.extend(connection.execute("SHOW synchronous_commit").fetchone())
+
+    attempt = Attempt(database)
+    monkeypatch.setattr(PostgresSink, "_drop", drop)
+    attempt.publish()
+    assert settings == ["on"]
+    assert database.counts() == {"run/p/1": 2}
+
+
 # -- upserts --
 
 
