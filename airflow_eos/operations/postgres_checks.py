@@ -88,7 +88,7 @@ def rows_of_run(table: PostgresTable, identity: str, run: EarlierRows) -> tuple[
         target, pipeline, _, name, has_successor = place or (0, "", None, "", False)
         renamed = "" if name == table.name else f"{table}, which the run wrote to, is {name} now"
         if not name:
-            reasons = "dropped or made again, as from a dump, or the connection leads to another database"
+            reasons = "dropped or recreated, as from a dump, or the connection leads to another database"
             lost = f"the table with the id {identity} is gone: it was {reasons}"
         elif renamed and not has_successor:
             raise UnknownTable(renamed)

@@ -49,7 +49,7 @@ def compared_rows(record: RunRecord, connected: Connected | None, in_time: Calla
         return _not_compared(error)
     if (now := version.layout.uuid) != identity:
         finding = f"the table had the id {identity}, and has {now} now"
-        return "mismatch", 0, f"{finding}: it was made again, or the connection leads to another"
+        return "mismatch", 0, f"{finding}: it was recreated, or the connection leads to another"
     held = inspection_of(table, version).rows_of(receipt, record.run_key, in_time)
     if held is None:
         detail = (

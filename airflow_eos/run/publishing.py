@@ -216,7 +216,7 @@ class Publisher:
         if version.layout.uuid != claim.layout.uuid:
             raise TableReplaced(
                 f"{self.table.name} had the id {claim.layout.uuid} when {claim.key} was about to publish in "
-                f"it, and has {version.layout.uuid} now: it was dropped and made again, or the connection "
+                f"it, and has {version.layout.uuid} now: it was dropped and recreated, or the connection "
                 f"leads to another. Restore table or connection; if the table is lost: {claim.dismissal}"
             )
 

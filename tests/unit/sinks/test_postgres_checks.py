@@ -142,7 +142,7 @@ def test_a_table_that_was_renamed_is_not_one_that_was_made_again(database):
     database.create()
     statements = f"DROP TABLE {database.schema}.u", f"DROP TABLE {database.table}", ""
     for statement, finding in zip(
-        statements, ("u now, and another table has", *["made again"] * 2), strict=True
+        statements, ("u now, and another table has", *["dropped or recreated"] * 2), strict=True
     ):
         outcome, _, detail = finding_of(database, record)
         assert (outcome, finding in detail) == ("mismatch", True)
