@@ -61,7 +61,7 @@ class CredentialsRefused(ConfigurationError):
     """Brokers refused the Kafka connection's credentials; or these, or brokers' certificates, are not valid.
 
     Do: Correct the Kafka connection. If they were accepted when the run began, it ends as `RunFailed`, and
-    its retry reads them anew.
+    its retry reads them again.
     """
 
 

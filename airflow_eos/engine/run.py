@@ -80,7 +80,7 @@ class RunAttempt:
             except CredentialsRefused as error:
                 raise RunFailed(
                     f"{error.message}; the credentials were accepted when this run began, so something has "
-                    "changed since: a retry reads the connection anew"
+                    "changed since: a retry reads the connection again"
                 ) from error
             control.remember_ledger()
             control.keep_index(collaborators.ledger_id.prefix)

@@ -45,12 +45,9 @@ def masked_properties(
         same error for both.
     """
     try:
-        connection = BaseHook.get_connection(conn_id)
+        connection = find_connection(conn_id)
     except AirflowNotFoundException as error:
-        raise UnknownTable(
-            f"{named_by}: Airflow found no such connection. If its API server did not answer just now, "
-            f"another try finds it; else {advice}"
-        ) from error
+        raise UnknownTable(f"{named_by}: {error}; else {advice}") from error
     properties = read(connection)
     for value in secrets_of(properties).values():
         for spelling in spellings(value):

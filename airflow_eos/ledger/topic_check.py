@@ -170,7 +170,7 @@ def replaced_ledger(ledger: TopicDescription, ledger_id: LedgerId) -> LedgerRepl
     """
     return LedgerReplaced(
         f"the ledger {ledger.topic!r} had topic id {ledger_id.topic_id} when this run began, and has "
-        f"{ledger.topic_id} now: it was deleted and made again meanwhile. Restore the original"
+        f"{ledger.topic_id} now: it was deleted and recreated meanwhile. Restore the original"
     )
 
 

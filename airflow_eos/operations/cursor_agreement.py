@@ -14,7 +14,7 @@ from airflow_eos.ledger.records.run_record import TOPIC_IDS, RunRecord
 from airflow_eos.model.kafka import OFFSETS_TOPIC, CommittedOffset, TopicDescription, no_leader
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.run import laws
-from airflow_eos.run.log_coverage import written_anew
+from airflow_eos.run.log_coverage import rewritten_from
 from airflow_eos.wire.groups import offsets_partition_of
 
 _PAUSE = 0.5
@@ -99,7 +99,7 @@ def moved_positions(
         check_ledger(cursor.group, committed, control.ledger.topic, cursor.ledger_topic_id)
         bounds = control.cluster.log_bounds(list(ends), ends=False)
         epochs = {tp: epoch for record in records for tp, epoch in record.epochs.items()}
-        anew = written_anew(control.cluster, ends, epochs, bounds.epochs)
+        rewritten = rewritten_from(control.cluster, ends, epochs, bounds.epochs)
         moved = []
         for tp, end in sorted(ends.items()):
             start, stable = bounds.starts[tp], bounds.stable[tp]
@@ -111,9 +111,9 @@ def moved_positions(
             elif end < start:
                 text = f"{tp}: cursor {end}, the log starts at {start}: the records between were deleted"
                 moved.append(MovedPosition(tp, text, OffsetsOutOfRange, start))
-            elif tp in anew:
-                text = f"{tp}: cursor {end}, the log was written anew from {anew[tp]} on"
-                moved.append(MovedPosition(tp, text, OffsetsOutOfRange, anew[tp]))
+            elif tp in rewritten:
+                text = f"{tp}: cursor {end}, the log was rewritten from {rewritten[tp]} on"
+                moved.append(MovedPosition(tp, text, OffsetsOutOfRange, rewritten[tp]))
         return moved
 
     moved = differences()

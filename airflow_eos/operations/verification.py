@@ -130,7 +130,7 @@ def _verify(
         return finding("expired", 0, f"the log begins at {begin}, the run wrote from {receipt.first_offset}")
     if stable <= receipt.last_offset:
         detail = f"the last stable offset is {stable}, the run wrote up to {receipt.last_offset}"
-        return finding("mismatch", 0, f"{detail}: the log was truncated, or the topic made again")
+        return finding("mismatch", 0, f"{detail}: the log was truncated, or the topic recreated")
     visible, gap = _count(connections, record, receipt, in_time)
     lost = receipt.records - visible
     if not lost and not gap:

@@ -21,6 +21,7 @@ from airflow_eos.operators import submit_hook
 from airflow_eos.operators.last_answer import outcome
 from airflow_eos.operators.run_parameters import RunParameters
 from airflow_eos.operators.spark_encryption import check_encryption
+from airflow_eos.operators.stored_job import StoredJob
 from airflow_eos.operators.submit_hook import terminate_children
 from airflow_eos.operators.submitted_files import SubmittedFiles, joined, split_process
 from airflow_eos.operators.telemetry import RunTelemetry
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
 
 # Reserved of a kill's time after the wait for a driver that runs here: enough for a signal and a request.
 _PROVIDERS_SECONDS = 0.5
-_LIFE_KEY = "airflow_eos_life"
 _DEFAULT_CONNECTION = "spark_default"
 _ONLY_CONF = "settings of a spark-defaults.conf are not seen before the driver runs: give them in conf"
 
@@ -252,11 +252,7 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
         process_file: Path | None = None
         if self.process:
             process_file, self._module = split_process(self.process, folder)
-        # A clear requests new work, and so does a retry whose Dag or mapped list has changed.
-        if self._is_other_life(context, spec):
-            self._end_job(context)
-            self._forget_job(context)
-            context["task_state_store"].set(_LIFE_KEY, self._life(context, spec))
+        self._stored_job(context, spec).begin_life()
         failure: Exception | None = None
         named = self.application
         with SubmittedFiles(spec, process_file) as self._submitted:
@@ -288,13 +284,14 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
                 self.log.warning("The Spark job failed after its commit, which remains valid: %s", failure)
             return record
         why = "does the application call airflow_eos.spark.main(process)?"
+        job = self._stored_job(context, spec)
         try:
-            if self._is_other_life(context, spec):
+            if job.is_of_another_life():
                 why = "the task was changed after it was submitted, and the next try submits it as it is now"
             if ended is None:
-                ended = failure is None or self._running_driver(context) is None
+                ended = failure is None or job.running_driver() is None
             if ended:
-                self._forget_job(context)
+                job.forget()
         except Exception as error:  # noqa: BLE001 - of the cluster, or of Airflow; the job's own is raised
             self.log.warning("It is not known whether the job still runs; the next try asks again: %s", error)
         if failure is not None:
@@ -369,44 +366,18 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
                 self.application,
             )
 
-    def _running_driver(self, context: Context) -> SparkDriver | None:
-        """Return the driver of a stored job that still runs; raises if its cluster, or Airflow, is away."""
-        store = context.get("task_state_store")
-        stored = None if store is None else store.get(self.external_id_key)
-        if stored is None:
-            return None
+    def _stored_job(self, context: Context, spec: RunSpec) -> StoredJob:
+        return StoredJob(
+            store=context.get("task_state_store"),
+            id_key=self.external_id_key,
+            status_key=self._K8S_DRIVER_STATUS_KEY,
+            life=f"{self._run_key} {spec.clear_number} {context['ti'].max_tries}",
+            driver_of=self._driver_of,
+        )
+
+    def _driver_of(self, job_id: str) -> SparkDriver:
         hook = self._hook or super()._get_hook()
-        driver = SparkDriver(submit_hook.cluster_manager(hook), str(stored), self._conn_id, hook=hook)
-        status = driver.status()
-        self.log.info("Driver %s: %s", stored, status)
-        return driver if driver.is_running(status) else None
-
-    def _end_job(self, context: Context) -> None:
-        """End the driver of an earlier life that neither a worker nor a triggerer ended at the clear."""
-        try:
-            driver = self._running_driver(context)
-            if driver is not None:
-                driver.kill()
-        except Exception as error:  # noqa: BLE001 - the next attempt fences it
-            self.log.warning(
-                "The driver of an earlier life may run until the next attempt fences it: %s", error
-            )
-
-    def _is_other_life(self, context: Context, spec: RunSpec) -> bool:
-        """Return whether the stored job was submitted by another life of the task, or for another run."""
-        store = context.get("task_state_store")
-        return store is not None and store.get(_LIFE_KEY) != self._life(context, spec)
-
-    def _life(self, context: Context, spec: RunSpec) -> str:
-        return f"{self._run_key} {spec.clear_number} {context['ti'].max_tries}"
-
-    def _forget_job(self, context: Context) -> None:
-        """Let the next try submit: this job will not commit any more."""
-        store = context.get("task_state_store")
-        if store is not None:
-            for key in (self.external_id_key, self._K8S_DRIVER_STATUS_KEY):
-                if store.get(key) is not None:
-                    store.delete(key)
+        return SparkDriver(submit_hook.cluster_manager(hook), job_id, self._conn_id, hook=hook)
 
     def _error_of_the_application(self) -> EosError | None:
         """Return the error that the application printed (client mode)."""

@@ -75,7 +75,7 @@ class Boundaries:
         if boundary.topic_id != topic.topic_id:
             raise TopicRecreated(
                 f"the boundary of {topic.topic!r} at {boundary.moment} was pinned on topic id "
-                f"{boundary.topic_id}, the topic now has id {topic.topic_id}: it was deleted and made again; "
+                f"{boundary.topic_id}, the topic now has id {topic.topic_id}: it was deleted and recreated; "
                 "give the new one another name"
             )
         if not accept_deleted:
@@ -143,10 +143,10 @@ class Boundaries:
         last = max(earlier, key=lambda boundary: boundary.moment)
         epochs = {tp: last.epochs[tp.partition] for tp in look.epochs if tp.partition in last.epochs}
         offsets = {tp: last.offsets[tp.partition] for tp in epochs}
-        for tp, end in log_coverage.written_anew(self.cluster, offsets, epochs, look.epochs).items():
+        for tp, end in log_coverage.rewritten_from(self.cluster, offsets, epochs, look.epochs).items():
             raise IntervalUnaccountable(
                 f"{tp}: the boundary at {last.moment} is offset {offsets[tp]}, but a leader without the last "
-                f"records was elected (unclean), and the log was written anew from {end} on: what is now "
+                f"records was elected (unclean), and the log was rewritten from {end} on: what is now "
                 "between the two is in no interval. Read it by offsets (Explicit), then go on with "
                 "accept_deleted=True"
             )

@@ -23,7 +23,7 @@ from airflow_eos.model.ranges import Cursor, OffsetRange, TopicPartition
 from airflow_eos.model.spec import RunSpec
 from airflow_eos.ports import Cluster
 from airflow_eos.run import laws
-from airflow_eos.run.log_coverage import written_anew
+from airflow_eos.run.log_coverage import rewritten_from
 from airflow_eos.run.undecided import undecided
 
 # Advice for offsets that a run committed: their metadata names the ledger.
@@ -138,10 +138,10 @@ class CursorReader:
         self, starts: Mapping[TopicPartition, int], epochs: Mapping[TopicPartition, int], bounds: LogBounds
     ) -> None:
         """Refuse a position above the start of a later leader epoch: that leader lacked what was read."""
-        for tp, end in written_anew(self.cluster, starts, epochs, bounds.epochs).items():
+        for tp, end in rewritten_from(self.cluster, starts, epochs, bounds.epochs).items():
             raise OffsetsOutOfRange(
                 f"{tp}: group {self.spec.group_id!r} stands at {starts[tp]}, but a leader without the last "
-                f"records was elected (unclean), and the log was written anew from {end} on: what is there "
+                f"records was elected (unclean), and the log was rewritten from {end} on: what is there "
                 "now was not read, unless the election came while the last run was under way (compare with "
                 "its output). Move the cursor: `airflow eos reset-offsets`, with "
                 f"--offset {tp.topic}:{tp.partition}={end} to read it, or ={starts[tp]} to leave it out"

@@ -284,7 +284,7 @@ def topics_unchanged(
             )
             raise TopicRecreated(
                 f"topic {name!r} had id {topic_id} when its offsets were recorded "
-                f"and has {topic.topic_id} now: it was deleted and made again, "
+                f"and has {topic.topic_id} now: it was deleted and recreated, "
                 f"offsets of the old one mean nothing; {advice}"
             )
 

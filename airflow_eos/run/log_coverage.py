@@ -126,7 +126,7 @@ def _undated(
     return frozenset(undated | {tp for tp, offset in data.items() if offset < stable[tp]})
 
 
-def written_anew(
+def rewritten_from(
     cluster: Cluster,
     offsets: Mapping[TopicPartition, int],
     epochs: Mapping[TopicPartition, int],

@@ -37,7 +37,7 @@ def earlier_rows(
         if table["uuid"] != uuid:
             raise TableRewritten(
                 f"{sink} had the id {table['uuid']} when snapshot {table['snapshot']} was written, and has "
-                f"{uuid} now: it was made again, so the earlier rows cannot be told. Use "
+                f"{uuid} now: it was recreated, so the earlier rows cannot be told. Use "
                 "reprocess='append' if they are not in it"
             )
     replaced = {snapshot for _, table in tables for snapshot in table.get(REPLACED, ())}

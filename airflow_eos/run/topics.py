@@ -137,8 +137,8 @@ class Targets:
             if target.partition >= partitions:
                 raise SinkChanged(
                     f"topic {target.topic!r} has {partitions} partition{'s' if partitions != 1 else ''} now, "
-                    f"and records were sealed for partition {target.partition}: it was deleted and made "
-                    "again meanwhile; nothing was written, the next try seals for the topic as it is"
+                    f"and records were sealed for partition {target.partition}: it was deleted and "
+                    "recreated meanwhile; nothing was written, the next try seals for the topic as it is"
                 )
 
     def are_kept(self, run_key: str) -> None:
@@ -149,7 +149,7 @@ class Targets:
         lost = [name for name in sorted(self.proven) if not self._is_kept(name)]
         if lost:
             raise OutputLost(
-                f"the run is committed, and topic {', '.join(lost)} was deleted or made again since it was "
+                f"the run is committed, and topic {', '.join(lost)} was deleted or recreated since it was "
                 "written: its output there is gone, offsets and run record stand. Write it again with "
                 "ReplayOffsetRangesOperator, "
                 + (

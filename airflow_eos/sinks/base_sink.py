@@ -56,7 +56,7 @@ class BaseSink(Closeable):
                 raise
             raise OutcomeUnknown(
                 f"{error.message}. This run has read the table before, so that was changed since. A retry "
-                "reads the connection anew"
+                "reads the connection again"
             ) from None
         self._was_read = True
         return version

@@ -59,7 +59,7 @@ _SHORTER_SOCKET = (
     "spark.python.unix.domain.socket.enabled out, or set spark.python.unix.domain.socket.dir to a short one "
     "that only the executors' user can write"
 )
-_GONE_TEXT = "the Spark Connect server died, was started anew or has closed this session"
+_GONE_TEXT = "the Spark Connect server died, was restarted or has closed this session"
 # Lines that py4j and gRPC put before the actual message
 _WRAPPING = re.compile(
     r"An error occurred while calling|<_\w+ of RPC that terminated with:$|status = StatusCode\.\w+$"

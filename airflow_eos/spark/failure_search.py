@@ -72,7 +72,7 @@ class FailureSearch:
                 raise failure from None
             raise RunFailed(
                 f"Spark fails without process, too, nothing was written: {root_cause(again)}; see its "
-                "settings, its local folders (spark.local.dir) and the executors' logs, or start it anew"
+                "settings, its local folders (spark.local.dir) and the executors' logs, or restart it"
             ) from None
 
     def of_refusal(self, sealing: Sealing, error: Exception) -> EosError:

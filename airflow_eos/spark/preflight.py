@@ -40,7 +40,7 @@ _FIX = (
 )
 _RESTART = (
     "Their Python daemon (spark.python.daemon.module) has imported this package, so none can be shipped: "
-    "install the driver's version there and start the server or the application anew"
+    "install the driver's version there and restart the server or the application"
 )
 _SLOTS = "spark.sql.leafNodeDefaultParallelism"
 _SHIPPED = ("airflow_eos", "kafka")

@@ -144,7 +144,7 @@ def _reserve(folder: int, path: Path, wanted_port: int | None) -> Access:
     try:
         work.mkdir(mode=0o700)
     except OSError as error:
-        raise ConfigurationError(f"{work} must be a folder that the server can make anew: {error}") from error
+        raise ConfigurationError(f"{work} must be a folder that the server can recreate: {error}") from error
     access_before = _read_access(folder, path)
     port = wanted_port or (access_before.port if access_before else _free_port())
     if not _is_free(port):

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-KILL_SECONDS = 20.0
+ON_KILL_SECONDS = 20.0
 """Limit of a kill: a triggerer waits 30 s (``on_kill_timeout``), and the first request takes several."""
 _POLLS_TO_BE_MISSING = 3
 _DEFERRED = "deferred"
@@ -66,7 +66,7 @@ class SparkDriverTrigger(SerializedTrigger):
         while True:
             await asyncio.sleep(self.poll_interval)
             if self.deadline is not None and utc_now() >= dt.datetime.fromisoformat(self.deadline):
-                await self._end(KillBudget(KILL_SECONDS))
+                await self._end(KillBudget(ON_KILL_SECONDS))
                 yield self._event("TIMED_OUT", succeeded=False)
                 return
             try:
@@ -94,7 +94,7 @@ class SparkDriverTrigger(SerializedTrigger):
         Airflow calls this for actions of a user, and in a triggerer that was unresponsive for so long that
         another one has taken over its triggers. It cancels the call each second until it has returned.
         """
-        ending = asyncio.ensure_future(self._end_unless_deferred(KillBudget(KILL_SECONDS)))
+        ending = asyncio.ensure_future(self._end_unless_deferred(KillBudget(ON_KILL_SECONDS)))
         while not ending.done():
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.wait([ending])
@@ -113,7 +113,7 @@ class SparkDriverTrigger(SerializedTrigger):
         """Return whether the task is deferred; False if Airflow does not answer."""
         try:
             question = to_thread("airflow", state_of, self.task_instance)
-            state = await asyncio.wait_for(question, budget.left(keep=KILL_SECONDS / 2))
+            state = await asyncio.wait_for(question, budget.left(keep=ON_KILL_SECONDS / 2))
         except Exception as error:  # noqa: BLE001 - a driver whose task a user has ended must not go on
             log.warning("Airflow could not be asked for the state of the task: %r", error)
             return False

@@ -214,7 +214,7 @@ class _RangeReader:
             why = f"the last stable offset (an open transaction holds it) is {bound}"
             if part.high_watermark < self.end:
                 why = (
-                    f"the high watermark is {part.high_watermark} (the topic was made again or lost its end, "
+                    f"the high watermark is {part.high_watermark} (the topic was recreated or lost its end, "
                     "or a new leader is behind)"
                 )
             raise _Waiting(f"{why}, below the end of the range")
@@ -237,7 +237,7 @@ class _RangeReader:
         if latest[self.tp] < position:
             raise OffsetsOutOfRange(
                 f"{self.tp} ends at offset {latest[self.tp]}, below the requested {position}: the "
-                "topic was made again, or lost its end; compare its topic id with the plan's"
+                "topic was recreated, or lost its end; compare its topic id with the plan's"
             )
         self.connections.forget_leader(self.tp.topic)
         raise NotYet("OFFSET_OUT_OF_RANGE of an offset that is in range")

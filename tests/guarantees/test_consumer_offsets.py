@@ -329,7 +329,7 @@ def test_a_consumer_that_resets_loses_the_head_in_silence(experiment):
     assert (lost, duplicated) == ([f"0:{n:06d}" for n in range(10, 15)], [])
 
 
-# -- C6: offsets that expire, topics made again, partitions added, intervals with late records -----------
+# -- C6: offsets that expire, topics recreated, partitions added, intervals with late records -----------
 
 
 def test_offsets_that_expired_start_nothing_again(experiment):
@@ -388,7 +388,7 @@ def test_a_topic_made_again_is_never_read_from_the_old_position(experiment):
     experiment.run()
     make_again(experiment)
     experiment.publish(["new0", "new1", "new2"])
-    with pytest.raises(TopicRecreated, match="deleted and made again"):
+    with pytest.raises(TopicRecreated, match="deleted and recreated"):
         experiment.run("r2")
     assert experiment.verdict().exact
 

@@ -1035,7 +1035,7 @@ def test_verify_tells_deleted_by_retention_from_lost(cli: Cli, pipeline: Pipelin
     code, found = cli("verify", "--pipeline", pipeline.spec.pipeline)
     assert (code, found["matches"]) == (3, False)
     assert {one["outcome"] for one in found["findings"]} == {"mismatch"}
-    assert "made again" in found["findings"][0]["detail"]
+    assert "recreated" in found["findings"][0]["detail"]
 
 
 def test_verify_goes_on_behind_a_sink_that_is_gone(cli: Cli, pipeline: Pipeline) -> None:

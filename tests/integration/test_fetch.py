@@ -260,7 +260,7 @@ def test_an_end_above_the_log_stalls(connections, kafka_topic, isolation):
     """As with a topic that was recreated since the plan: the error blames no transaction."""
     where = partition(kafka_topic("short"))
     transaction(connections, where, texts("a", 3))
-    with pytest.raises(FetchStalled, match=r"high watermark is 4 \(the topic was made again"):
+    with pytest.raises(FetchStalled, match=r"high watermark is 4 \(the topic was recreated"):
         read(connections, where, 0, 9, isolation=isolation, stall_timeout=0.6)
 
 

@@ -143,7 +143,7 @@ def test_a_ledger_that_is_made_again_under_a_run_is_not_believed(timed, state):
             timed.kafka.delete_topic(timed.ledger)
             timed.make_ledger_by_hand()
 
-    with pytest.raises(LedgerReplaced, match="made again meanwhile"):
+    with pytest.raises(LedgerReplaced, match="recreated meanwhile"):
         timed.interval(0, on_state=entered)
     assert len(timed.output()) == (RECORDS if state is State.ASKED else 0)
 
@@ -288,11 +288,11 @@ WHATEVER_ITS_IDENTITY = {"dismiss", "sign"}
 """Commands for a ledger with an untrusted identity: overwritten by another client, or unsigned."""
 
 
-@pytest.mark.parametrize("how", ["deleted", "made again by hand"])
-def test_no_command_tells_to_make_a_lost_ledger_anew(committed, how, tmp_path, capsys):
+@pytest.mark.parametrize("how", ["deleted", "recreated by hand"])
+def test_no_command_advises_to_recreate_a_lost_ledger(committed, how, tmp_path, capsys):
     """Nor does a sensor wait for a first run; without evidence of an earlier ledger, the advice is `init`."""
     committed.kafka.delete_topic(committed.ledger)
-    if how == "made again by hand":
+    if how == "recreated by hand":
         committed.make_ledger_by_hand()
     spec = committed.spec
     key_file = tmp_path / "key"

@@ -96,7 +96,7 @@ def test_a_log_that_lost_its_end_and_grew_again_is_not_read_on(own_kafka, source
     pipeline.publish(["d", "e", "f"])
     source = TopicPartition(pipeline.source, 0)
     with pytest.raises(
-        OffsetsOutOfRange, match=rf"stands at 3.* anew from 1 on.* unless .*--offset {source.topic}:0=1 "
+        OffsetsOutOfRange, match=rf"stands at 3.* rewritten from 1 on.* unless .*--offset {source.topic}:0=1 "
     ):
         pipeline.run("r2")
 
@@ -119,7 +119,7 @@ def test_given_ranges_that_move_the_cursor_leave_it_watched(own_kafka):
     os.truncate(log, kept)
     broker.start()
     pipeline.publish(["d", "e", "f"])
-    with pytest.raises(OffsetsOutOfRange, match=r"stands at 3.* anew from 1 on"):
+    with pytest.raises(OffsetsOutOfRange, match=r"stands at 3.* rewritten from 1 on"):
         pipeline.run("r2")
     assert pipeline.output() == ["a", "b", "c"]
 
@@ -144,17 +144,17 @@ def test_a_reset_of_one_partition_leaves_the_others_watched(own_kafka):
         pipeline.publish([f"{v}{source.partition}" for v in "def"], partition=source.partition)
 
     for source, offset in zip(sources, (1, 3), strict=True):
-        with pytest.raises(OffsetsOutOfRange, match=rf"^{source}: .* anew from 1 on"):
+        with pytest.raises(OffsetsOutOfRange, match=rf"^{source}: .* rewritten from 1 on"):
             pipeline.run("r2")
         group = examine(DoctorOptions(spec.deployment, spec.group_id))[-1]
-        assert (group.status, group.found.count("anew from 1 on")) == ("fail", 2 - source.partition)
+        assert (group.status, group.found.count("rewritten from 1 on")) == ("fail", 2 - source.partition)
         assert f"--offset {source.topic}:{source.partition}=1`" in group.advice
         reset_cursor(spec.deployment, Reset(spec.group_id, offsets={source: offset}))
     assert pipeline.run("r2").records_read == 4
     assert pipeline.output() == ["a0", "a1", "b0", "b1", "c0", "c1", "d0", "e0", "f0", "f1"]
 
 
-def test_an_interval_behind_a_log_that_was_written_anew_is_refused(own_kafka):
+def test_an_interval_behind_a_log_that_was_rewritten_is_refused(own_kafka):
     """A leader without the last records wrote others below the boundary: no interval would read them."""
     pipeline, broker = Pipeline(own_kafka, partitions=1), own_kafka.brokers[0]
     hours = [dt.datetime(2026, 1, 5, hour, tzinfo=dt.timezone.utc) for hour in range(4)]
@@ -176,7 +176,7 @@ def test_an_interval_behind_a_log_that_was_written_anew_is_refused(own_kafka):
     broker.start()
     publish(["e", "f", "g", "h"], 1)
     with pytest.raises(
-        IntervalUnaccountable, match=rf"{pipeline.source}-0: .* is offset 3, .* anew from 1 on"
+        IntervalUnaccountable, match=rf"{pipeline.source}-0: .* is offset 3, .* rewritten from 1 on"
     ):
         read(1)
 

@@ -263,7 +263,7 @@ def test_a_topic_made_again_is_refused(pipeline):
     pipeline.kafka.create_topic(pipeline.source, partitions=2)
     pipeline.publish(["b"])
     pipeline.publish(["c"], partition=1)
-    with pytest.raises(TopicRecreated, match="deleted and made again"):
+    with pytest.raises(TopicRecreated, match="deleted and recreated"):
         pipeline.run("r2")
     assert pipeline.output() == ["a"]
     # A start of "latest" would skip the records of a partition without a position.

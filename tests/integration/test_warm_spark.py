@@ -220,7 +220,7 @@ def test_a_run_whose_server_is_killed_is_written_once_by_its_retry(pipeline, tmp
                 # Its output is on the brokers: Spark is no longer needed.
                 assert run.result().records_written == len(VALUES)
             else:
-                with pytest.raises(EosError, match="Spark Connect server died, was started anew") as failed:
+                with pytest.raises(EosError, match="Spark Connect server died, was restarted") as failed:
                     run.result()
                 assert isinstance(failed.value, SparkUnavailable if in_job else RunFailed)
                 assert not is_final(failed.value)

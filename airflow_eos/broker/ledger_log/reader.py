@@ -87,7 +87,7 @@ class LedgerReader:
             before, self._topic_id = self._topic_id, ""
             self.start_over()
             raise LedgerReplaced(
-                f"the ledger topic {self._ledger.topic!r} was made again while it was read: its id was "
+                f"the ledger topic {self._ledger.topic!r} was recreated while it was read: its id was "
                 f"{before}, now it is {description.topic_id}"
             )
         self._topic_id = description.topic_id

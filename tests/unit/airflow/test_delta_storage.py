@@ -86,7 +86,7 @@ def test_what_says_nothing_to_the_store_is_refused(connection):
     connection(password="secret")
     with pytest.raises(ConfigurationError, match="'lake' has a password, which says nothing about 'gs://"):
         with_connection(DeltaTable("gs://lake/t", connection="lake"))
-    with pytest.raises(UnknownTable, match=r"connection='nowhere'.: Airflow found no such connection"):
+    with pytest.raises(UnknownTable, match=r"connection='nowhere'.: Airflow found no connection 'nowhere'"):
         with_connection(DeltaTable("gs://lake/t", connection="nowhere"))
     assert with_connection(DeltaTable("gs://lake/t", connection=None)).properties == {}
 

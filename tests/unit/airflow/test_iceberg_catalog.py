@@ -79,7 +79,7 @@ def test_a_secret_is_masked_as_errors_spell_it(connection):
 
 def test_a_connection_that_names_no_catalog_is_refused(connection):
     """The error has its id, and what is missing."""
-    with pytest.raises(UnknownTable, match=r"catalog='lake'.: Airflow found no such connection"):
+    with pytest.raises(UnknownTable, match=r"catalog='lake'.: Airflow found no connection 'lake'"):
         catalog_properties("lake")
     connection()
     with pytest.raises(ConfigurationError, match="'lake' has neither a host nor 'uri'"):

@@ -53,7 +53,7 @@ def test_passwords_are_masked(connection, monkeypatch):
 
 def test_a_connection_that_cannot_be_used_is_refused(connection):
     """The error has its id, and the problem."""
-    with pytest.raises(UnknownTable, match=r"connection='warehouse'.: Airflow found no such connection"):
+    with pytest.raises(UnknownTable, match=r"'warehouse'.: Airflow found no connection 'warehouse'"):
         with_connection(TABLE)
     connection(host="db", extra=json.dumps({"iam": True}))
     with pytest.raises(ConfigurationError, match="'warehouse' has the extra 'iam'"):

@@ -20,7 +20,7 @@ from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 from requests.auth import HTTPBasicAuth
 
 from airflow_eos.hooks.spark_driver import SparkDriver
-from airflow_eos.triggers.spark_driver import KILL_SECONDS, SparkDriverTrigger
+from airflow_eos.triggers.spark_driver import ON_KILL_SECONDS, SparkDriverTrigger
 
 
 class Cluster:
@@ -272,7 +272,7 @@ def test_pod_is_awaited_and_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
             return SimpleNamespace(status=SimpleNamespace(phase=phases.pop(0)))
 
         def delete_namespaced_pod(self, name: str, namespace: str, _request_timeout: float) -> None:
-            assert 0 < _request_timeout <= KILL_SECONDS
+            assert 0 < _request_timeout <= ON_KILL_SECONDS
             deleted.append((namespace, name))
 
     module = ModuleType("airflow.providers.cncf.kubernetes")
@@ -336,7 +336,7 @@ def test_kill_returns_in_time_from_a_cluster_that_hangs(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The triggerer gives on_kill some seconds: it takes no longer, and raises nothing."""
-    monkeypatch.setattr("airflow_eos.triggers.spark_driver.KILL_SECONDS", 0.2)
+    monkeypatch.setattr("airflow_eos.triggers.spark_driver.ON_KILL_SECONDS", 0.2)
     cluster.answers = [{"success": True}]
     cluster.goes_on.clear()
 

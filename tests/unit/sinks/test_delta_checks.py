@@ -113,7 +113,7 @@ def test_what_is_not_there_as_it_was_written_is_a_mismatch(delta):
     assert finding_of(delta, receipt, rows=3).detail == "its data files hold 2 rows"
     assert finding_of(delta, receipt, files=2).detail == "the snapshot added 1 data file, not 2"
     assert finding_of(delta, receipt, run="run/p/9").detail == "the snapshot added 0 data files, not 1"
-    assert "made again" in finding_of(delta, receipt, uuid="other").detail
+    assert "recreated" in finding_of(delta, receipt, uuid="other").detail
     (file,) = delta.added()
     (delta.folder / file["path"]).unlink()
     finding = finding_of(delta, receipt)

@@ -183,7 +183,7 @@ def test_a_table_made_again_between_look_and_commit_is_refused_while_its_log_is_
         delta.create()
 
     attempt.before_commit = made_again
-    with pytest.raises(Exception, match="made again"):
+    with pytest.raises(Exception, match="recreated"):
         attempt.publish()
     assert names(delta) == {}
 

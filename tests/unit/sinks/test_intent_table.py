@@ -80,7 +80,7 @@ def test_a_table_says_that_the_run_was_barred(place):
         attempt.ask()
 
 
-@pytest.mark.parametrize("again", [False, True], ids=["dropped", "dropped and made again"])
+@pytest.mark.parametrize("again", [False, True], ids=["dropped", "dropped and recreated"])
 def test_a_table_that_is_gone_keeps_no_intent(place, again):
     """Whether or not another one has its name; the check creates nothing in the new one."""
     attempt = Attempt(place)

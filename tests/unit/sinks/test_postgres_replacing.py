@@ -154,7 +154,7 @@ CHANGES = {
     "a row is updated": ("UPDATE {} SET name = 'other' WHERE id = 100", {OLD: 1, "other": 1}),
     "a row is updated with its own value": ("UPDATE {} SET id = id WHERE id = 100", {OLD: 2}),
     "all rows are deleted": ("DELETE FROM {}", {}),
-    "the table is written anew": ("ALTER TABLE {} ALTER id TYPE numeric", {OLD: 2}),
+    "the table is rewritten": ("ALTER TABLE {} ALTER id TYPE numeric", {OLD: 2}),
 }
 
 

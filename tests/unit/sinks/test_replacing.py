@@ -308,7 +308,7 @@ def test_rows_in_other_sinks_stay_and_a_table_made_again_is_refused():
     """A run without rows names no table."""
     records = [run_record(), of_table(1, sink="iceberg:c/db.other", uuid="other")]
     assert earlier_rows(records, "iceberg:c/db.t", None, "u") == ()
-    with pytest.raises(TableRewritten, match="made again"):
+    with pytest.raises(TableRewritten, match="recreated"):
         earlier_rows([of_table(1, uuid="old")], "iceberg:c/db.t", None, "u")
 
 

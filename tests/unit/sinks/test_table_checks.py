@@ -168,7 +168,7 @@ def test_what_is_not_there_as_it_was_written_is_a_mismatch(iceberg):
     receipt = Attempt(iceberg).publish()
     assert finding_of(iceberg, receipt, rows=3).detail == "its data files hold 2 rows"
     assert finding_of(iceberg, receipt, files=2).outcome == "mismatch"
-    assert "made again" in finding_of(iceberg, receipt, uuid="other").detail
+    assert "recreated" in finding_of(iceberg, receipt, uuid="other").detail
     (path,) = [file["file_path"] for file in iceberg.table.inspect.files().to_pylist()]
     Path(path.removeprefix("file://")).unlink()
     finding = finding_of(iceberg, receipt)

@@ -638,7 +638,7 @@ def test_a_server_that_is_gone_is_called_so(error):
     for translate in (lambda e: process_error(e, MARK), lambda e: environment_error(e, "")):
         found = translate(error)
         assert type(found) is SparkUnavailable
-        assert "the Spark Connect server died, was started anew" in str(found)
+        assert "the Spark Connect server died, was restarted" in str(found)
         assert str(error)[:40] in str(found)
     assert type(send_error(error, MARK)) is SessionLost
     assert "the Spark Connect server died" in str(send_error(error, MARK))
@@ -648,7 +648,7 @@ def test_a_server_that_is_gone_is_called_so(error):
 def test_a_server_that_is_gone_between_two_jobs_is_called_so(error):
     """For example when it is asked for its version, or for a setting."""
     plane = LazyDataPlane(mock.Mock(spec=(), side_effect=error), None, None, lambda: None)
-    with pytest.raises(SparkUnavailable, match="the Spark Connect server died, was started anew"):
+    with pytest.raises(SparkUnavailable, match="the Spark Connect server died, was restarted"):
         plane.seal(None)
 
 
