@@ -35,6 +35,8 @@ _APPLICATION = ("app-id", "spark.app.id", "flink.job-id", "trino_query_id")
 """Names under which engines identify themselves in the summary of a snapshot."""
 _MAX_AGE, _DEFAULT_AGE_MS = "history.expire.max-snapshot-age-ms", "432000000"
 _MAX_REF_AGE = "history.expire.max-ref-age-ms"
+_PICKED = "source-snapshot-id"
+"""In the summary of a snapshot: the one that ``cherrypick_snapshot`` has copied."""
 _DELETES_METADATA = "write.metadata.delete-after-commit.enabled"
 _METADATA_KEPT = "write.metadata.previous-versions-max"
 _SAFE_METADATA = 10
@@ -167,7 +169,9 @@ class IcebergInspection(TableInspection):
         if head is None:
             return True
         ancestors = list(self._ancestors(head))
-        if snapshot.snapshot_id in [ancestor.snapshot_id for ancestor in ancestors]:
+        names = {str(ancestor.snapshot_id) for ancestor in ancestors}
+        names |= {_summary(ancestor).get(_PICKED, "") for ancestor in ancestors}
+        if str(snapshot.snapshot_id) in names:
             return False
         oldest, numbers = ancestors[-1], {kept.sequence_number for kept in self._table.snapshots()}
         own, first = snapshot.sequence_number or 0, oldest.sequence_number or 0
@@ -186,7 +190,8 @@ class IcebergInspection(TableInspection):
 
     @property
     def _head(self) -> Snapshot | None:
-        return self._table.metadata.snapshot_by_name(self._branch)
+        # Rows of a branch that was removed may have been published in the main one before.
+        return self._table.metadata.snapshot_by_name(self._branch) or self._table.current_snapshot()
 
     def _ancestors(self, snapshot: Snapshot | None) -> Iterator[Snapshot]:
         """Yield a snapshot and its unexpired ancestors."""

@@ -38,6 +38,7 @@ WHERE p.id::text = %s"""
 _GROUPS = "SELECT runs FROM airflow_eos.published WHERE target = %s AND position('/' IN pipeline) = 0"
 _OTHER_WRITERS = """SELECT rolname FROM pg_roles WHERE NOT rolsuper AND rolname <> current_user
     AND NOT starts_with(rolname, 'pg_') AND has_table_privilege(oid, to_regclass(%s), 'UPDATE') ORDER BY 1"""
+_LOCK_WAIT = "SET LOCAL lock_timeout = '60s'"
 _NAME = "^rows_[0-9a-f]+_[0-9a-f]+_[0-9a-f]+_"
 _SHOWN = 10
 
@@ -76,22 +77,30 @@ def rows_of_run(table: PostgresTable, identity: str, run: EarlierRows) -> tuple[
     """Return the number of unchanged rows of a run, or 0 and why the database has lost the run's commit.
 
     :raises UnknownTable: the table was renamed, and no other one has its name.
+    :raises OutcomeUnknown: the server is a standby without the commit.
     :raises psycopg.Error: the server does not answer, or this role may not read the table.
     """
+    lost, rows = "", 0
     with transaction(table) as connection:
         connection.read_only = True
+        connection.execute(_LOCK_WAIT)
         place = connection.execute(_PLACE, (*table.schema_and_table, identity)).fetchone()
-        no_table = f"the table with the id {identity} is gone: it was dropped or recreated"
-        if place is None:
-            return 0, no_table
-        target, pipeline, _, name, has_successor = place
-        if name and name != table.name and not has_successor:
-            raise UnknownTable(f"{table}, which the run wrote to, is {name} now")
-        if name != table.name:
-            return 0, no_table
-        if not is_noted(connection, target, pipeline, run):
-            return 0, NOT_NOTED
-        return rows_as_written(connection, table, run.snapshot), ""
+        target, pipeline, _, name, has_successor = place or (0, "", None, "", False)
+        renamed = "" if name == table.name else f"{table}, which the run wrote to, is {name} now"
+        if not name:
+            reasons = "dropped or recreated, as from a dump, or the connection leads to another database"
+            lost = f"the table with the id {identity} is gone: it was {reasons}"
+        elif renamed and not has_successor:
+            raise UnknownTable(renamed)
+        elif not is_noted(connection, target, pipeline, run):
+            lost = NOT_NOTED
+        else:
+            rows = rows_as_written(connection, table, run.snapshot)
+            if renamed and rows != run.receipt.rows:  # not a partition of the table that has its name
+                lost = f"{renamed}, and another table has its name"
+        if lost and connection.execute("SELECT pg_is_in_recovery()").fetchone() == (True,):
+            raise OutcomeUnknown(f"{table}: the server is a standby, which may lag behind: name the primary")
+    return (0, lost) if lost else (rows, "")
 
 
 def place_now(table: PostgresTable, identity: str) -> tuple[str, PublishedRuns, bool]:

@@ -48,7 +48,8 @@ def compared_rows(record: RunRecord, connected: Connected | None, in_time: Calla
     except EosError as error:
         return _not_compared(error)
     if (now := version.layout.uuid) != identity:
-        return "mismatch", 0, f"the table had the id {identity}, and has {now} now: it was recreated"
+        finding = f"the table had the id {identity}, and has {now} now"
+        return "mismatch", 0, f"{finding}: it was recreated, or the connection leads to another"
     held = inspection_of(table, version).rows_of(receipt, record.run_key, in_time)
     if held is None:
         detail = (

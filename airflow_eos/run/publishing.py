@@ -24,6 +24,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from airflow_eos.exceptions import (
+    AuthorizationFailed,
     ConfigurationError,
     EosError,
     OutcomeUnknown,
@@ -204,7 +205,7 @@ class Publisher:
     def _load(self, claim: Claim) -> TableVersion:
         try:
             return self.table.load()
-        except UnknownTable:
+        except (AuthorizationFailed, UnknownTable):
             # It may have the rows nevertheless, such as when its format was upgraded after them.
             version = self.table.load(to_write=False)
             if version.layout.uuid != claim.layout.uuid or published_by(version, claim) is None:
@@ -215,8 +216,8 @@ class Publisher:
         if version.layout.uuid != claim.layout.uuid:
             raise TableReplaced(
                 f"{self.table.name} had the id {claim.layout.uuid} when {claim.key} was about to publish in "
-                f"it, and has {version.layout.uuid} now: it was dropped and recreated. Restore the old "
-                f"table, or, where it is lost for good: {claim.dismissal}"
+                f"it, and has {version.layout.uuid} now: it was dropped and recreated, or the connection "
+                f"leads to another. Restore table or connection; if the table is lost: {claim.dismissal}"
             )
 
     def _commit(

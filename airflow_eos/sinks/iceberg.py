@@ -130,8 +130,8 @@ class IcebergSink(BaseSink):
                 f"{self.name}: the catalog does not take the credentials of connection or environment, or "
                 f"not for this table: {self._reason(error)}"
             ) from None
-        self._refuse_another_branch(table)
         if to_write:
+            self._refuse_another_branch(table)
             reason = next(_unwritable(table.metadata), None)
             if reason is not None:
                 raise UnknownTable(f"{self.name}{reason}")

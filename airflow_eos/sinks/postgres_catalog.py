@@ -127,9 +127,10 @@ class PostgresVersion:
         """Return None: a lost row cannot be read, and its successor has another id."""
 
 
-def find_target(connection: psycopg.Connection, sink: PostgresTable) -> Target:
+def find_target(connection: psycopg.Connection, sink: PostgresTable, *, to_write: bool = True) -> Target:
     """Return the definition of the sink's table.
 
+    :param to_write: whether it must be of a kind that can be written, by this role.
     :raises UnknownTable: the table does not exist, or is of a kind that cannot be written.
     :raises AuthorizationFailed: this role may not write it.
     """
@@ -140,6 +141,9 @@ def find_target(connection: psycopg.Connection, sink: PostgresTable) -> Target:
             "names are spelt as the catalog has them, small letters unless they were quoted"
         )
     oid, kind, persistence, may_use_schema, may_write = relation
+    columns = tuple(TargetColumn(*row) for row in connection.execute(_COLUMNS, (oid,)))
+    if not to_write:
+        return Target(oid, columns)
     _check_storage(str(sink), sink.name, kind, persistence)
     if kind == "p":
         for partition, *storage in connection.execute(_UNFIT_PARTITIONS, (oid,)):
@@ -148,7 +152,6 @@ def find_target(connection: psycopg.Connection, sink: PostgresTable) -> Target:
         grants = [] if may_use_schema else [f"GRANT USAGE ON SCHEMA {sink.schema_and_table[0]} TO ..."]
         grants += [] if may_write else [f"GRANT {', '.join(sink.privileges)} ON {sink.name} TO ..."]
         raise AuthorizationFailed(f"{sink}: this role may not write it: {'; '.join(grants)}")
-    columns = tuple(TargetColumn(*row) for row in connection.execute(_COLUMNS, (oid,)))
     reserved = _OF_STAGED_ROWS if sink.key else _OF_STAGED_ROWS[:1]
     for column in columns:
         if column.name in reserved:
@@ -219,11 +222,19 @@ def make_control_table(connection: psycopg.Connection, name: str) -> None:
 
 
 def find_version(connection: psycopg.Connection, target: Target, pipeline: str) -> PostgresVersion:
-    """Return what a pipeline has published in a table; the first call creates the row."""
+    """Return what a pipeline has published in a table; the first call creates the row.
+
+    :raises AuthorizationFailed: this role does not see the row.
+    """
     row = connection.execute(PUBLISHED, (target.oid, pipeline)).fetchone()
     if row is None:
         connection.execute(_FIRST, (target.oid, pipeline))
-        return find_version(connection, target, pipeline)
+        row = connection.execute(PUBLISHED, (target.oid, pipeline)).fetchone()
+    if row is None:
+        raise AuthorizationFailed(
+            f"a policy hides rows of {SCHEMA}.published from this role: let it show them all, or disable row "
+            "security of that table"
+        )
     identity, number, runs = row
     layout = TableLayout(identity, target.schema_id, 0)
     return PostgresVersion(target, pipeline, layout, PublishedRuns.from_json(runs), number)
@@ -284,5 +295,6 @@ def refuse_rewritten(
                 sink,
                 f"of the {earlier.receipt.rows} rows that transaction {earlier.snapshot} wrote, {rows} are "
                 f"in the table as they were (the next transaction is {following}): the others were updated "
-                "or deleted, or are hidden from this role by a policy, or their numbers were used again",
+                "or deleted, or are hidden from this role by a policy, or kept by a trigger or rule for "
+                "DELETE, or their numbers were used again",
             )

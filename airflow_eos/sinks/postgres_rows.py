@@ -85,19 +85,19 @@ class PostgresRows:
                     for chunk in csv_chunks(table):
                         copy.write(chunk)
                         size += len(chunk)
-        except psycopg.errors.UndefinedTable:
-            raise SendError(
-                f"{self.name}: the staging table {SCHEMA}.{self.staging} was dropped, by a newer attempt "
-                "at the run or by somebody"
-            ) from None
         except ConfigurationError as error:  # the driver has logged in: a password was changed since
             raise SendError(f"{self.name}: rows cannot be staged: {error.message}") from None
         except psycopg.Error as error:
+            place = error.diag.context  # of a row, which a function of its column's type may refuse
+            if isinstance(error, psycopg.errors.UndefinedTable) and not place:
+                raise SendError(
+                    f"{self.name}: the staging table {SCHEMA}.{self.staging} was dropped, by a newer attempt "
+                    "at the run or by somebody"
+                ) from None
             # Cancelled by a time-out or a person: PostgreSQL names the current row, which is not at fault.
             is_cancelled = error.sqlstate in TIMED_OUT
-            refused = None if is_cancelled else refusal(error, self.sink)
+            refused = None if is_cancelled else refusal(error, self.sink, is_repeated=bool(place))
             if isinstance(refused, TableRefused):
-                place = error.diag.context
                 raise RecordRefused(refused.message + (f" ({place})" if place else "")) from None
             cannot = SendError(f"{self.name}: rows cannot be staged: {reason(error, self.sink)}")
             raise (refused or cannot) from None

@@ -38,6 +38,10 @@ _INSUFFICIENT_PRIVILEGE = "42501"
 _FULL = ("530", "531", "532", "533")  # not 53400, such as temp_file_limit: another try would need as much
 _PASSING = ("08", "250", "25P03", "40", *_FULL, "55006", "55P03", "57P", "58", "XX")
 """SQLSTATE prefixes of transient errors, independent of the rows: connection, transaction, lock, server."""
+_INTERNAL = "XX000"
+"""Of the server, after a concurrent change; also of extensions that give no code, such as PostGIS."""
+_DUPLICATE = "23505"
+"""Also of an upsert beside REINDEX CONCURRENTLY, if another writer inserts the same key at that moment."""
 TIMED_OUT = ("57014", "25P04")
 """A statement or a transaction was cancelled after a time-out: another try may take as long."""
 _SETTING = re.compile(r"(?:-c\s*|--)([\w.-]+)")
@@ -112,9 +116,10 @@ def reason(error: Exception, sink: PostgresTable) -> str:
     return redacted(str(error), secrets_of(sink.properties))
 
 
-def refusal(error: psycopg.Error, sink: PostgresTable) -> EosError | None:
+def refusal(error: psycopg.Error, sink: PostgresTable, *, is_repeated: bool = False) -> EosError | None:
     """Return the error of this package for a statement that server or driver would always refuse.
 
+    :param is_repeated: an error that may be transient is not: it names a row, or was the last one, too.
     :returns: None if the error says nothing about the statement: a retry may succeed.
     """
     import psycopg
@@ -128,9 +133,14 @@ def refusal(error: psycopg.Error, sink: PostgresTable) -> EosError | None:
             f"{sink}: a run needs transactions, and the pooler gives none ({reason(error, sink)}): connect "
             "to the database itself, or set pool_mode=transaction or session in PgBouncer"
         )
-    if error.sqlstate.startswith(_PASSING):
-        return None
     diagnosis = error.diag
+    is_of_upsert = bool(sink.key) and error.sqlstate == _DUPLICATE
+    # FATAL: a pooler has no connection.
+    if is_of_upsert or (error.sqlstate, diagnosis.severity_nonlocalized) == (_INTERNAL, "ERROR"):
+        if not is_repeated:
+            return None
+    elif error.sqlstate.startswith(_PASSING):
+        return None
     lines = (diagnosis.message_primary, diagnosis.message_detail, diagnosis.message_hint)
     text = "; ".join(line for line in lines if line) or str(error)
     text = redacted(text, secrets_of(sink.properties))

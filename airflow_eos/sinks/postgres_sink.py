@@ -57,6 +57,8 @@ _FILE_COLUMN = "airflow_eos_file bigint NOT NULL DEFAULT current_setting('airflo
 """The number of the COPY that staged a row, which the staging transaction sets."""
 _ROW_COLUMN = "airflow_eos_row bigint GENERATED ALWAYS AS IDENTITY"
 """The order of staged rows within one COPY."""
+_KEPT = psycopg.errors.LockNotAvailable, psycopg.errors.InsufficientPrivilege, psycopg.errors.RaiseException
+"""Errors that leave a staging table to a later attempt."""
 _OLD_SECONDS = 7 * 86_400
 """No attempt runs this long: older staging tables of a pipeline are abandoned."""
 
@@ -69,8 +71,12 @@ class PostgresSink(BaseSink):
     """
 
     SYSTEM = "the database"
-    # TransactionRollback covers serialization failures and deadlocks.
-    CONFLICTS = (psycopg.errors.TransactionRollback, psycopg.errors.LockNotAvailable)
+    # TransactionRollback covers serialization failures and deadlocks. A final UniqueViolation is refused.
+    CONFLICTS = (
+        psycopg.errors.TransactionRollback,
+        psycopg.errors.LockNotAvailable,
+        psycopg.errors.UniqueViolation,
+    )
     # No time-out ends a COMMIT that waits for a standby.
     WAIT_ADVICE = (
         ". What it waits for, as the connection's role: SELECT wait_event, query FROM pg_stat_activity WHERE "
@@ -78,6 +84,7 @@ class PostgresSink(BaseSink):
     )
 
     _sink: PostgresTable
+    _last_error = ""
 
     def __init__(self, sink: PostgresTable, pipeline: str) -> None:
         self._sink = sink
@@ -86,10 +93,10 @@ class PostgresSink(BaseSink):
         self._prefix = f"rows_{pipeline.removeprefix('eos.')[:10]}_"
         self._staging: set[str] = set()
 
-    def _load(self, *, to_write: bool) -> PostgresVersion:  # noqa: ARG002 - an owner makes it fit again
+    def _load(self, *, to_write: bool) -> PostgresVersion:
         with self._transaction() as connection:
             make_control_table(connection, self.name)
-            target = find_target(connection, self._sink)
+            target = find_target(connection, self._sink, to_write=to_write)
             return find_version(connection, target, self._pipeline)
 
     def writer(self, version: Any, label: str) -> PostgresRows:
@@ -139,6 +146,7 @@ class PostgresSink(BaseSink):
                 note_run(connection, version, EarlierRows(receipt, change.label))
             # Check deferred constraints now: an error of the COMMIT would leave the outcome unknown.
             connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
+            connection.execute(_SETTINGS)  # triggers may have changed them until the commit
             self._drop(connection, {rows_of.table for rows_of in staged})
         return receipt
 
@@ -167,7 +175,8 @@ class PostgresSink(BaseSink):
                 yield connection
                 connection.add_notice_handler(self._log_notice)
         except psycopg.Error as error:
-            refused = refusal(error, self._sink)
+            last, self._last_error = self._last_error, str(error)
+            refused = refusal(error, self._sink, is_repeated=last == self._last_error)
             if refused is None:
                 raise
             raise refused from None
@@ -270,10 +279,10 @@ class PostgresSink(BaseSink):
         return {name for (name,) in tables}
 
     def _drop(self, connection: psycopg.Connection, tables: set[str]) -> None:
-        """Drop staging tables; leave one that a stray task is writing to for a later attempt."""
+        """Drop staging tables, except those that a stray task is writing to, or an event trigger keeps."""
         for table in sorted(tables):
             drop = sql.SQL("DROP TABLE IF EXISTS {}").format(sql.Identifier(SCHEMA, table))
-            with suppress(psycopg.errors.LockNotAvailable, psycopg.errors.InsufficientPrivilege):
+            with suppress(*_KEPT):
                 with connection.transaction():
                     connection.execute("SET LOCAL lock_timeout = '1s'")
                     connection.execute(drop)

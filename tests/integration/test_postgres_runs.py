@@ -24,6 +24,8 @@ from tests.integration.test_table_runs import (
     test_a_reprocessing_without_rows_takes_out_what_the_run_wrote,  # noqa: F401
     test_a_zombie_of_a_replacement_changes_nothing,  # noqa: F401
     test_a_zombie_that_passed_its_last_fence_is_stopped_by_the_table,  # noqa: F401
+    test_an_intent_of_a_table_that_can_no_longer_be_written_is_given_up_by_a_command,  # noqa: F401
+    test_rows_of_a_table_that_can_no_longer_be_written_are_adopted,  # noqa: F401
     test_the_table_is_replaced_in_whatever_it_is_called,  # noqa: F401
     test_what_is_open_is_not_read_again_by_another_group,  # noqa: F401
 )
@@ -54,6 +56,10 @@ class PostgresPipeline(Pipeline):
 
     def values(self):
         return self.database.values("value")
+
+    def raise_format(self):
+        """Make the table one that runs do not write."""
+        self.database.sql(f"ALTER TABLE {self.database.table} SET UNLOGGED")
 
     def renamed(self, sink):
         return replace(sink, connection="other")

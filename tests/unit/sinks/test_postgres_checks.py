@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from dataclasses import replace
 
+import psycopg
 import pytest
 
 from airflow_eos.ledger import keys
@@ -139,10 +140,33 @@ def test_a_table_that_was_renamed_is_not_one_that_was_made_again(database):
     outcome, _, detail = finding_of(database, record)
     assert (outcome, f"is {database.schema}.u now" in detail) == ("table", True)
     database.create()
-    for drop in (f"DROP TABLE {database.schema}.u", f"DROP TABLE {database.table}"):
+    statements = f"DROP TABLE {database.schema}.u", f"DROP TABLE {database.table}", ""
+    for statement, finding in zip(
+        statements, ("u now, and another table has", *["dropped or recreated"] * 2), strict=True
+    ):
         outcome, _, detail = finding_of(database, record)
-        assert (outcome, "dropped or recreated" in detail) == ("mismatch", True)
-        database.sql(drop)
+        assert (outcome, finding in detail) == ("mismatch", True)
+        database.sql(statement)
+
+
+def test_a_table_that_is_now_a_partition_has_its_rows(database):
+    """The way to partition a table: a mismatch would have its rows written again."""
+    record, t, s = record_of(database, Attempt(database)), database.table, database.schema
+    database.sql(
+        f"ALTER TABLE {t} RENAME TO u; CREATE TABLE {t} (LIKE {s}.u) PARTITION BY LIST (name); "
+        f"ALTER TABLE {t} ATTACH PARTITION {s}.u DEFAULT"
+    )
+    assert finding_of(database, record) == ("ok", 2, "")
+
+
+def test_a_table_that_is_locked_is_not_compared(database, monkeypatch):
+    """Such as by an `ALTER TABLE` that rewrites it: the command does not wait for its end."""
+    record = record_of(database, Attempt(database))
+    monkeypatch.setattr(postgres_checks, "_LOCK_WAIT", "SET LOCAL lock_timeout = '50ms'")
+    with psycopg.connect(**database.properties) as other:
+        other.execute(f"LOCK TABLE {database.table} IN ACCESS EXCLUSIVE MODE")
+        outcome, _, detail = finding_of(database, record)
+    assert (outcome, "lock timeout" in detail) == ("table", True)
 
 
 def test_rows_that_a_trigger_adds_are_not_taken_for_changed_ones(database):

@@ -12,7 +12,7 @@ import re
 import signal
 import threading
 import uuid
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from decimal import Decimal
 
@@ -33,6 +33,8 @@ from airflow_eos.exceptions import (
     TableReplaced,
     UnknownTable,
 )
+from airflow_eos.model.table import EarlierRows, TableReceipt
+from airflow_eos.operations.postgres_checks import rows_of_run
 from airflow_eos.operations.table_checks import table_checks
 from airflow_eos.run import publishing
 from airflow_eos.sinks import base_sink, postgres_rows, postgres_sink
@@ -383,15 +385,20 @@ def test_a_violated_constraint_is_final_and_named(database, constraint, names):
     assert attempt.publisher.settle(attempt.claim) is None
 
 
-@pytest.mark.parametrize(
-    ("body", "message"),
-    [
-        ("RAISE EXCEPTION 'not on Sundays'", "not on Sundays"),
-        ("PERFORM FROM nowhere", 'relation "nowhere" does not exist'),
-    ],
-)
-def test_a_trigger_that_raises_is_final(database, body, message):
-    """Whatever the database refuses because of the rows or of its own definitions."""
+RAISES = [
+    ("RAISE EXCEPTION 'not on Sundays'", "not on Sundays", 1),
+    ("PERFORM FROM nowhere", 'relation "nowhere" does not exist', 1),
+    ("RAISE EXCEPTION 'invalid geometry' USING ERRCODE = 'XX000'", "invalid geometry", 2),
+]
+"""Statements of a function, the error's text, and the number of commits after which it is final."""
+
+
+@pytest.mark.parametrize(("body", "message", "commits"), RAISES)
+def test_a_trigger_that_raises_is_final(database, body, message, commits):
+    """Whatever the database refuses because of the rows or of its own definitions.
+
+    The code of an internal error may also be that of an extension: it is final if it repeats.
+    """
     database.sql(
         f"CREATE FUNCTION {database.schema}.no() RETURNS trigger LANGUAGE plpgsql AS "
         f"$$ BEGIN {body}; END $$; "
@@ -401,7 +408,7 @@ def test_a_trigger_that_raises_is_final(database, body, message):
     attempt = Attempt(database)
     with pytest.raises(TableRefused, match=message):
         attempt.publish()
-    assert attempt.commits == 1
+    assert attempt.commits == commits
 
 
 def test_a_table_that_its_subscribers_need_a_key_of_is_final(database):
@@ -551,6 +558,18 @@ def test_a_copy_that_is_cancelled_says_nothing_about_a_row(database):
     assert type(caught.value) is SendError
 
 
+@pytest.mark.parametrize(("body", "message"), [raised[:2] for raised in RAISES])
+def test_a_value_that_a_function_of_its_type_refuses_is_refused_with_its_row(database, body, message):
+    """Whatever its error is, also that of a missing table, which is not the staging table."""
+    s = database.schema
+    database.sql(
+        f"CREATE FUNCTION {s}.no(text) RETURNS bool LANGUAGE plpgsql AS $$ BEGIN {body}; RETURN true; END $$;"
+        f"CREATE DOMAIN {s}.code AS text CHECK ({s}.no(VALUE)); ALTER TABLE {database.table} ADD c {s}.code"
+    )
+    with pytest.raises(RecordRefused, match=rf"{message} \[(.|\n)*line 1, column c: .x."):
+        Attempt(database, rows={"id": [1], "c": ["x"]})
+
+
 @pytest.mark.parametrize("bound", ["statement_timeout", "transaction_timeout"])
 def test_a_publication_that_takes_longer_than_it_may_is_not_tried_again(database, bound):
     """A retry would take as long: the error names the setting to raise."""
@@ -642,6 +661,23 @@ def test_a_stray_task_that_still_writes_does_not_hold_the_publication_up(databas
     assert attempt.writer.staging not in database.staging()
 
 
+def test_a_database_that_keeps_dropped_tables_keeps_no_run_back(database):
+    """An event trigger protects every table, also those of staged rows."""
+    s = database.schema
+    attempt = Attempt(database)
+    database.sql(
+        f"CREATE FUNCTION {s}.keep() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN "
+        f"RAISE EXCEPTION 'no drops'; END $$; CREATE EVENT TRIGGER {s} ON sql_drop "
+        f"EXECUTE FUNCTION {s}.keep()"
+    )
+    try:
+        attempt.publish()
+    finally:
+        database.sql(f"DROP EVENT TRIGGER {s}")
+    assert database.counts() == {"run/p/1": 2}
+    assert attempt.writer.staging in database.staging()
+
+
 def test_what_is_published_survives_a_crash_of_the_server(monkeypatch):
     """Also for a role with asynchronous commits; the counter-test comes first: its run is lost."""
     with PostgresServer() as server:
@@ -667,6 +703,25 @@ def test_what_is_published_survives_a_crash_of_the_server(monkeypatch):
         assert database.counts() == {}
         publish_and_crash("kept", 20)
         assert database.counts() == {"kept": 2}
+
+
+def test_a_trigger_makes_no_commit_asynchronous(database, monkeypatch):
+    """Some turn `synchronous_commit` off, until the end of the transaction, to load rows faster."""
+    database.sql(
+        f"CREATE FUNCTION {database.schema}.fast() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+        "SET LOCAL synchronous_commit = off; RETURN NEW; END $$; CREATE TRIGGER fast BEFORE INSERT ON "
+        f"{database.table} FOR EACH ROW EXECUTE FUNCTION {database.schema}.fast()"
+    )
+    settings = []
+
+    def drop(sink, connection, _):
+        settings.extend(connection.execute("SHOW synchronous_commit").fetchone())
+
+    attempt = Attempt(database)
+    monkeypatch.setattr(PostgresSink, "_drop", drop)
+    attempt.publish()
+    assert settings == ["on"]
+    assert database.counts() == {"run/p/1": 2}
 
 
 # -- upserts --
@@ -720,6 +775,21 @@ def test_an_upsert_replaces_the_row_of_its_key(database):
 
     upsert(database, 20, {"id": [3, 1], "name": [None, "f"]}).publish()
     assert database.sql(everything) == [["1", "f", "mine"], ["2", "d", "d"], ["3", "", "d"], *others]
+
+
+@pytest.mark.parametrize("repeats", [False, True])
+def test_an_upsert_that_violates_a_unique_index_is_tried_once_more(database, repeats):
+    """Beside REINDEX CONCURRENTLY, PostgreSQL refuses keys that another writer inserts at that moment."""
+    database.sql(
+        f"ALTER TABLE {database.table} ADD PRIMARY KEY (id); INSERT INTO {database.table} VALUES (7, 'a'); "
+        f"CREATE UNIQUE INDEX t_pkey_ccnew ON {database.table} (name)"
+    )
+    attempt = upsert(database, 10, {"id": [1], "name": ["a"]})
+    if not repeats:
+        attempt.publisher.sleep = lambda _: database.sql(f"DROP INDEX {database.schema}.t_pkey_ccnew")
+    with pytest.raises(TableRefused, match="t_pkey_ccnew") if repeats else nullcontext():
+        attempt.publish()
+    assert (attempt.commits, database.counts()) == (2, {"a": 1 if repeats else 2})
 
 
 def test_files_win_by_their_order_and_not_by_when_they_were_staged(database):
@@ -988,10 +1058,49 @@ def test_a_role_gets_by_with_the_documented_rights(database, postgres_server):
     with pytest.raises(AuthorizationFailed, match="GRANT SELECT, INSERT, UPDATE"):
         upsert(other, 30, {"id": [1]}, properties=properties)
     sql(f"GRANT SELECT, UPDATE ON {other.table} TO {role}")
-    upsert(other, 40, {"id": [1], "name": ["x"]}, properties=properties).publish()
+    last = upsert(other, 40, {"id": [1], "name": ["x"]}, properties=properties)
+    receipt = last.publish()
     assert sql(f"SELECT count(*) FROM {other.table}") == [(3,)]
+    sql(f"REVOKE UPDATE ON {other.table} FROM {role}")
+    assert last.publisher.settle(last.claim) == receipt
     postgres_server.query(f"DROP DATABASE {role}")
     postgres_server.query(f"DROP ROLE {role}")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("ALTER TABLE {} DROP CONSTRAINT t_pkey", "unique index"),
+        ("ALTER TABLE {} SET UNLOGGED", "SET LOGGED"),
+    ],
+)
+def test_rows_of_a_table_that_can_no_longer_be_written_are_found(database, change, message):
+    """The run is committed; the next one is refused before any input is read."""
+    database.sql(f"ALTER TABLE {database.table} ADD PRIMARY KEY (id)")
+    attempt = upsert(database, 10, {"id": [1], "name": ["a"]})
+    receipt = attempt.publish()
+    following = upsert(database, 20, {"id": [1], "name": ["b"]})
+    database.sql(change.format(database.table))
+    assert attempt.publisher.settle(attempt.claim) == receipt
+    with pytest.raises(UnknownTable, match=message):
+        following.publish()
+
+
+def test_a_note_that_a_policy_hides_is_named(database):
+    """Some systems enable row security on every table."""
+    role, note = f"r{database.schema}", "airflow_eos.published"
+    PostgresSink(database.sink(), "eos.p").load()
+    database.sql(
+        f"CREATE ROLE {role} LOGIN; GRANT USAGE ON SCHEMA airflow_eos, {database.schema} TO {role}; "
+        f"GRANT SELECT, INSERT ON {note} TO {role}; GRANT INSERT ON {database.table} TO {role}; "
+        f"CREATE POLICY {role} ON {note} FOR INSERT TO {role} WITH CHECK (true); "
+        f"ALTER TABLE {note} ENABLE ROW LEVEL SECURITY"
+    )
+    try:
+        with pytest.raises(AuthorizationFailed, match=rf"a policy hides rows of {note}"):
+            PostgresSink(database.sink(properties={**database.properties, "user": role}), "eos.p").load()
+    finally:
+        database.sql(f"ALTER TABLE {note} DISABLE ROW LEVEL SECURITY; DROP OWNED BY {role}; DROP ROLE {role}")
 
 
 @pytest.mark.parametrize(
@@ -1176,6 +1285,10 @@ def test_a_server_that_takes_no_rows_is_named_at_the_look(database):
             attempt.sink.load()
         with pytest.raises(OutcomeUnknown, match="standby"):
             attempt.publish()
+        with pytest.raises(OutcomeUnknown, match="a standby, which may lag behind"):  # no mismatch
+            rows_of_run(
+                database.sink(), attempt.claim.layout.uuid, EarlierRows(TableReceipt(9, 1, 2), "label")
+            )
         database.sql("SELECT pg_promote()")
         Attempt(database, token=20).publish()
         assert database.counts() == {"run/p/1": 2}
@@ -1195,6 +1308,16 @@ def test_a_pooler_that_gives_no_transactions_is_named_at_the_look(database):
             PostgresSink(sink, "eos.x").load()
         (check,) = table_checks(sink, dict)
     assert "pool_mode=transaction" in check.found
+
+
+def test_a_pooler_without_a_free_connection_is_asked_again(database):
+    """However often it refuses one: Supavisor gives the code of an internal error."""
+    refused = b"SFATAL\0VFATAL\0CXX000\0Mno connection in time\0\0"
+    with answering(message(b"R", bytes(4)) + message(b"Z", b"I"), message(b"E", refused)) as properties:
+        sink = PostgresSink(database.sink(properties=properties), "eos.x")
+        for _ in range(3):
+            with pytest.raises(OutcomeUnknown, match="no connection in time"):
+                sink.load()
 
 
 def test_the_extra_that_is_missing_is_named(database, monkeypatch):

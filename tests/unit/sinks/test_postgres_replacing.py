@@ -129,6 +129,26 @@ def test_rows_that_a_trigger_puts_elsewhere_are_not_replaced_as_none(database):
     assert database.counts() == {OLD: 2}
 
 
+@pytest.mark.parametrize(
+    "kept",
+    [
+        "CREATE TRIGGER kept BEFORE DELETE ON {t} FOR EACH ROW EXECUTE FUNCTION {s}.no()",
+        "CREATE RULE kept AS ON DELETE TO {t} DO INSTEAD NOTHING",
+    ],
+    ids=["trigger", "rule"],
+)
+def test_rows_that_the_table_does_not_give_up_are_not_replaced(database, kept):
+    """It marks them as deleted, for example; the error names triggers and rules, too."""
+    earlier = published(database)
+    database.sql(
+        f"CREATE FUNCTION {database.schema}.no() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN RETURN NULL; END $$; " + kept.format(t=database.table, s=database.schema)
+    )
+    with pytest.raises(TableRewritten, match="kept by a trigger or rule for DELETE"):
+        again(database, earlier).publish()
+    assert database.counts() == {OLD: 2}
+
+
 CHANGES = {
     "a row is deleted": ("DELETE FROM {} WHERE id = 100", {OLD: 1}),
     "a row is updated": ("UPDATE {} SET name = 'other' WHERE id = 100", {OLD: 1, "other": 1}),

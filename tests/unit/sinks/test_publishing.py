@@ -456,6 +456,20 @@ def test_a_branch_is_appended_to_and_main_is_left_alone(iceberg):
     assert names(iceberg, branch="audit") == {"foreign": 1, "run/p/1": 2}
 
 
+def test_rows_of_a_branch_that_was_removed_are_found(iceberg):
+    """The run is committed, not written again by a dismissal; the next one is refused."""
+    append(iceberg)
+    iceberg.table.manage_snapshots().create_branch(
+        iceberg.table.current_snapshot().snapshot_id, "audit"
+    ).commit()
+    attempt, other = (Attempt(iceberg, scope=scope, branch="audit") for scope in ("cursor", "other"))
+    receipt = attempt.publish()
+    iceberg.table.manage_snapshots().remove_branch("audit").commit()
+    assert attempt.publisher.settle(attempt.claim) == receipt
+    with pytest.raises(UnknownTable, match="create the branch"):
+        other.publish()
+
+
 def test_partitions_are_written_apart(iceberg):
     """The table's spec decides, not the run."""
     with iceberg.table.update_spec() as update:

@@ -194,6 +194,41 @@ def test_a_run_behind_which_the_table_was_set_back_is_a_mismatch(iceberg):
     assert outcomes() == ["ok", "expired", "ok", "ok"]
 
 
+@pytest.mark.parametrize(("forwarded", "outcome"), [(True, "ok"), (False, "mismatch")])
+def test_a_run_whose_branch_was_removed_is_undone_unless_main_has_its_rows(iceberg, forwarded, outcome):
+    """Audited rows are published by a fast-forward of main: written again, they would be there twice."""
+    append(iceberg)
+    iceberg.table.manage_snapshots().create_branch(
+        iceberg.table.current_snapshot().snapshot_id, "audit"
+    ).commit()
+    receipt = Attempt(iceberg, branch="audit").publish()
+    if forwarded:
+        iceberg.table.manage_snapshots().set_current_snapshot(receipt.snapshot).commit()
+    iceberg.table.manage_snapshots().remove_branch("audit").commit()
+    assert finding_of(iceberg, receipt, sink="iceberg:c/db.t@audit").outcome == outcome
+
+
+def test_a_run_that_was_picked_into_main_and_compacted_is_not_undone(iceberg):
+    """The snapshot in main is another one, which names the run's; the branch began anew."""
+    append(iceberg)
+    iceberg.table.manage_snapshots().create_branch(
+        iceberg.table.current_snapshot().snapshot_id, "audit"
+    ).commit()
+    receipt = Attempt(iceberg, branch="audit").publish()
+    append(iceberg)
+    table = iceberg.table
+    (added, *_) = table.snapshot_by_id(receipt.snapshot).manifests(table.io)
+    with table.transaction() as transaction:  # as Java's cherrypick_snapshot
+        source = {"source-snapshot-id": str(receipt.snapshot)}
+        with transaction.update_snapshot(snapshot_properties=source).fast_append() as picked:
+            picked.append_data_file(added.fetch_manifest_entry(table.io)[0].data_file)
+    iceberg.compact()
+    table = iceberg.table
+    table.manage_snapshots().remove_branch("audit").commit()
+    iceberg.table.manage_snapshots().create_branch(table.current_snapshot().snapshot_id, "audit").commit()
+    assert finding_of(iceberg, receipt, sink="iceberg:c/db.t@audit").outcome == "ok"
+
+
 def expired_by_java(iceberg, *ids):
     """Remove snapshots as Iceberg's Java library does: their successors keep the parents' ids."""
     path = Path(iceberg.table.metadata_location.removeprefix("file://"))
