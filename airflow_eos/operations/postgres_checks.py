@@ -80,27 +80,35 @@ def rows_of_run(table: PostgresTable, identity: str, run: EarlierRows) -> tuple[
     :raises OutcomeUnknown: the server is a standby without the commit.
     :raises psycopg.Error: the server does not answer, or this role may not read the table.
     """
-    lost, rows = "", 0
     with transaction(table) as connection:
         connection.read_only = True
         connection.execute(_LOCK_WAIT)
-        place = connection.execute(_PLACE, (*table.schema_and_table, identity)).fetchone()
-        target, pipeline, _, name, has_successor = place or (0, "", None, "", False)
-        renamed = "" if name == table.name else f"{table}, which the run wrote to, is {name} now"
-        if not name:
-            reasons = "dropped or recreated, as from a dump, or the connection leads to another database"
-            lost = f"the table with the id {identity} is gone: it was {reasons}"
-        elif renamed and not has_successor:
-            raise UnknownTable(renamed)
-        elif not is_noted(connection, target, pipeline, run):
-            lost = NOT_NOTED
-        else:
-            rows = rows_as_written(connection, table, run.snapshot)
-            if renamed and rows != run.receipt.rows:  # not a partition of the table that has its name
-                lost = f"{renamed}, and another table has its name"
-        if lost and connection.execute("SELECT pg_is_in_recovery()").fetchone() == (True,):
+        rows, loss = _rows_or_loss(connection, table, identity, run)
+        if loss and connection.execute("SELECT pg_is_in_recovery()").fetchone() == (True,):
             raise OutcomeUnknown(f"{table}: the server is a standby, which may lag behind: name the primary")
-    return (0, lost) if lost else (rows, "")
+    return rows, loss
+
+
+def _rows_or_loss(
+    connection: psycopg.Connection, table: PostgresTable, identity: str, run: EarlierRows
+) -> tuple[int, str]:
+    place = connection.execute(_PLACE, (*table.schema_and_table, identity)).fetchone()
+    if place is None or not place[3]:
+        return 0, (
+            f"the table with the id {identity} is gone: it was dropped or recreated, as from a dump, or the "
+            "connection leads to another database"
+        )
+    target, pipeline, _, name, has_successor = place
+    renamed = f"{table}, which the run wrote to, is {name} now"
+    if name != table.name and not has_successor:
+        raise UnknownTable(renamed)
+    if not is_noted(connection, target, pipeline, run):
+        return 0, NOT_NOTED
+    rows = rows_as_written(connection, table, run.snapshot)
+    # A table that is now a partition of the one with its name has the rows of its runs.
+    if name != table.name and rows != run.receipt.rows:
+        return 0, f"{renamed}, and another table has its name"
+    return rows, ""
 
 
 def place_now(table: PostgresTable, identity: str) -> tuple[str, PublishedRuns, bool]:
