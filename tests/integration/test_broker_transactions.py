@@ -420,7 +420,7 @@ def test_a_transaction_time_out_above_the_brokers_limit_is_explained(config, led
 
 def test_an_unreachable_cluster_is_reported_in_time(ledger, name, unused_port, monkeypatch, caplog):
     """fence logs that it waits, and ends at its deadline with an error that names the transactional id."""
-    monkeypatch.setattr("airflow_eos.wire.backoff.SILENT_SECONDS", 1.0)
+    monkeypatch.setattr("airflow_eos.wire.backoff.SILENT_SECONDS", 0.3)
     monkeypatch.setattr("airflow_eos.broker.producer._INIT_SLICE_SECONDS", 0.2)
     transactions = make_transactions(
         {"bootstrap.servers": f"127.0.0.1:{unused_port}"}, ledger, fence_timeout=dt.timedelta(seconds=2)

@@ -231,10 +231,8 @@ def test_steps_that_hang_or_fail_hold_up_nothing() -> None:
     def fails(_left: float) -> None:
         raise OSError("no broker")
 
-    began = time.monotonic()
     budget = KillBudget(0.3)
-    budget.spend(lambda _: goes_on.wait(10), fails, lambda _: ended.set())
-    budget.spend(lambda _: goes_on.wait(10))
-    assert time.monotonic() - began < 2
-    assert ended.is_set()
+    budget.spend(lambda _: goes_on.wait(), fails, lambda _: ended.set())
+    budget.spend(lambda _: goes_on.wait())
+    assert ended.wait(60)
     goes_on.set()

@@ -107,7 +107,7 @@ def test_disk_that_a_block_needed_is_the_most_it_held(tmp_path):
         f"file = Path({str(tmp_path)!r}) / 'block'\n"
         "with Watch(file.parent) as usage:\n"
         "    file.write_bytes(b'x' * 5_000_000)\n"
-        "    time.sleep(0.3)\n"
+        "    while usage.peak_disk_mb < 4.9: time.sleep(0.01)\n"
         "    file.unlink()\n"
         "    time.sleep(0.3)\n"
         "print(usage.peak_disk_mb)"

@@ -382,12 +382,14 @@ def test_kill_goes_on_while_airflow_cancels_it_again(
 def test_master_that_hangs_leaves_time_for_the_one_that_leads(two_masters: Cluster) -> None:
     """Both are asked within the seconds of one kill."""
     two_masters.answers = [{"success": True}]
-    two_masters.goes_on.clear()
-    threading.Timer(0.6, two_masters.goes_on.set).start()
+    hangs = threading.Event()
+    only_first_hangs = SimpleNamespace(wait=lambda _: len(two_masters.requests) > 1 or hangs.wait())
+    two_masters.goes_on = only_first_hangs  # type: ignore[assignment]
     began = time.monotonic()
-    SparkDriver("standalone", "driver-1", "spark").kill(1.0)
-    assert 0.5 <= time.monotonic() - began < 1.0
-    assert len(two_masters.requests) == 2
+    SparkDriver("standalone", "driver-1", "spark").kill(3.0)
+    assert time.monotonic() - began >= 1.5
+    assert (len(two_masters.requests), two_masters.answered) == (2, 1)
+    hangs.set()
 
 
 @pytest.mark.parametrize(

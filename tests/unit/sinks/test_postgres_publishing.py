@@ -490,10 +490,7 @@ def test_a_note_names_its_run_in_a_database_of_any_encoding(database, encoding, 
 
 def test_a_driver_that_stalls_inside_its_transaction_gives_the_locks_up(database, monkeypatch):
     """It holds the lock on the note's row; the server ends it, and its successor publishes."""
-    settings = postgres_sink._SETTINGS.replace(
-        "'idle_in_transaction_session_timeout', '60s'", "'idle_in_transaction_session_timeout', '100ms'"
-    )
-    monkeypatch.setattr(postgres_sink, "_SETTINGS", settings)
+    bound = "idle_in_transaction_session_timeout"
     stalled, successor = Attempt(database), Attempt(database)
     reached, resume = threading.Event(), threading.Event()
     real = PostgresSink._insert
@@ -501,6 +498,8 @@ def test_a_driver_that_stalls_inside_its_transaction_gives_the_locks_up(database
     def insert(sink, connection, *arguments):
         rows = real(sink, connection, *arguments)
         if sink is stalled.sink and not reached.is_set():
+            assert connection.execute(f"SHOW {bound}").fetchone() == ("1min",)
+            connection.execute(f"SET LOCAL {bound} = '100ms'")
             reached.set()
             resume.wait()
         return rows
