@@ -265,7 +265,9 @@ def test_a_kill_waits_for_a_commit_it_cannot_ask_about_and_no_longer(full, monke
         await_commit(self, seconds)
 
     def unreachable(_self, _identity, *, timeout=60.0):
-        time.sleep(0 if fails_at_once else timeout)
+        if not fails_at_once:
+            waits.append(timeout)
+            time.sleep(timeout)
         raise BrokersUnavailable("nobody answers")
 
     monkeypatch.setattr(KafkaSession, "commit", held)
@@ -278,7 +280,7 @@ def test_a_kill_waits_for_a_commit_it_cannot_ask_about_and_no_longer(full, monke
         begun = time.monotonic()
         run.kill()
         assert time.monotonic() - begun > 3
-        assert all(0 <= seconds <= KILL_SECONDS for seconds in waits)
+        assert sum(waits) <= KILL_SECONDS
         threading.Timer(0.5, go.set).start()
         begun = time.monotonic()
         run.kill(50.0 if fails_at_once else KILL_SECONDS)

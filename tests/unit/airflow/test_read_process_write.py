@@ -760,7 +760,7 @@ def time_out() -> Iterator[None]:
     def interrupt(*_: Any) -> None:
         raise TimedOut
 
-    timer, handler = signal.setitimer(signal.ITIMER_REAL, 0.05), signal.signal(signal.SIGALRM, interrupt)
+    timer, handler = signal.setitimer(signal.ITIMER_REAL, 600), signal.signal(signal.SIGALRM, interrupt)
     try:
         yield
     finally:
@@ -775,9 +775,14 @@ def test_a_time_out_that_python_drops_is_raised_again(
     """It was lost in the callback of a weak reference, for example while Spark's modules are imported."""
     dropped: list[Any] = []
 
+    def hang_as_the_time_is_over(_: Any) -> None:
+        _, repeated = signal.getitimer(signal.ITIMER_REAL)
+        signal.setitimer(signal.ITIMER_REAL, 0.05, repeated)
+        time.sleep(5)
+
     def hang(_: Any) -> Any:
         thing = type("Thing", (), {})()
-        reference = weakref.ref(thing, lambda _: time.sleep(5))
+        reference = weakref.ref(thing, hang_as_the_time_is_over)
         del thing
         time.sleep(5)
         return reference
