@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_eos.engine.control_plane import ControlPlane
-from airflow_eos.exceptions import ConfigurationError, OutcomeUnknown, UnknownTable
+from airflow_eos.exceptions import AuthorizationFailed, ConfigurationError, OutcomeUnknown, UnknownTable
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.intent import Intent
 from airflow_eos.model.iceberg_table import IcebergTable
@@ -89,6 +89,7 @@ def refuse_present(intent: Intent, transactional_id: str, table: SinkTable, ledg
     :raises ConfigurationError: the table exists and shows whether the run published, or the connection is
         not valid.
     :raises UnknownTable: a table of that name exists and cannot be written, or it has another name now.
+    :raises AuthorizationFailed: the table exists, and this role may not write it.
     :raises OutcomeUnknown: catalog, store or database do not show whether the table exists.
     """
     try:
@@ -158,9 +159,9 @@ def _renamed(intent: Intent, name: str) -> UnknownTable:
 def _refuse_unwritable(sink: TableSink) -> None:
     try:
         sink.load()
-    except UnknownTable as unwritable:
-        raise UnknownTable(
-            f"{unwritable.message}. It does not have the run's rows: let it be written again and run the "
+    except (AuthorizationFailed, UnknownTable) as unwritable:
+        raise type(unwritable)(
+            f"{unwritable.message}. It does not have the run's rows: let it be written and run the "
             "pipeline once with it as the sink or, where that cannot be, say --table-gone"
         ) from None
 

@@ -68,7 +68,7 @@ def check_schedule(
         period = _length(delta)
         with_intervals = f"DeltaDataIntervalTimetable({delta!r})"
         if not dag.catchup:
-            # Each parse of the Dag computes the next run anew, backwards from the present.
+            # Each parse of the Dag computes the next run again, backwards from the present.
             period, late = None, " where a run is late"
     else:
         several = isinstance(timetable, MultipleCronTriggerTimetable)

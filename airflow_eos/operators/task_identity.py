@@ -171,8 +171,8 @@ def resolve_ranges(
         raise ConfigurationError(
             f"Dag run {dag_run.run_id!r} has no data interval, which ranges={DATA_INTERVAL!r} needs: trigger "
             f"it with the present as its logical date, from which {INTERVAL_TIMETABLE} gives it the last "
-            "whole one, and for another one by REST with data_interval_start and data_interval_end, too; or "
-            "use ranges=Cursor()"
+            "whole one, or by REST with data_interval_start, data_interval_end and that start as "
+            "logical_date; or use ranges=Cursor()"
         )
     if start == end:
         advice = (
@@ -193,8 +193,8 @@ def resolve_ranges(
             f"Dag run {dag_run.run_id!r} has the data interval [{start.isoformat()}, {end.isoformat()}), "
             "which ends before it starts: trigger it with data_interval_start before data_interval_end"
         )
-    _check_date(dag_run, start, end)
-    _warn_of_an_overlap(dag_run, context["dag"], start, end)
+    if not _overlaps_the_schedule(dag_run, context["dag"], start, end):
+        _check_date(dag_run, start, end)
     return Interval(start, end, allowed_lateness)
 
 
@@ -208,7 +208,11 @@ def _check_date(dag_run: Any, start: dt.datetime, end: dt.datetime) -> None:
     :raises ConfigurationError: it was triggered, and a backfill of its date has cleared it.
     """
     named = getattr(dag_run, "logical_date", None)
-    if named is None or start <= named < end or end < named < end + (end - start):
+    if named is None or start <= named < end:
+        return
+    # An irregular schedule has no date between the interval and the trigger, as from Friday to Sunday.
+    triggered = getattr(dag_run, "run_after", None) or end
+    if end < named and (named < end + (end - start) or named <= triggered):
         return
     reads = (
         f"Dag run {dag_run.run_id!r} has the logical date {named.isoformat()} and reads its data interval "
@@ -225,12 +229,11 @@ def _check_date(dag_run: Any, start: dt.datetime, end: dt.datetime) -> None:
     )
 
 
-def _warn_of_an_overlap(dag_run: Any, dag: DAG, start: dt.datetime, end: dt.datetime) -> None:
-    """Warn if a triggered run reads an interval that overlaps those of its schedule."""
-    if (
-        isinstance(dag.timetable, (DeltaDataIntervalTimetable, *TRIGGER_TIMETABLES))
-        and dag_run.run_type == "manual"
-    ):
+def _overlaps_the_schedule(dag_run: Any, dag: DAG, start: dt.datetime, end: dt.datetime) -> bool:
+    """Return whether a triggered run reads an interval that overlaps those of its schedule; then warn."""
+    overlaps = isinstance(dag.timetable, (DeltaDataIntervalTimetable, *TRIGGER_TIMETABLES))
+    overlaps = overlaps and dag_run.run_type == "manual"
+    if overlaps:
         log.warning(
             "Dag run %r was triggered and reads [%s, %s), the last period before now: scheduled runs of "
             "%s have other intervals, and records in both are read twice. Triggered "
@@ -240,6 +243,7 @@ def _warn_of_an_overlap(dag_run: Any, dag: DAG, start: dt.datetime, end: dt.date
             end.isoformat(),
             type(dag.timetable).__name__,
         )
+    return overlaps
 
 
 def refuse_another_grid(context: Context, interval: Interval) -> None:

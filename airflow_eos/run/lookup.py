@@ -164,8 +164,9 @@ class CommittedRuns:
         if record.run_id != self._spec.run_id:
             return False
         if isinstance(recorded, int) and isinstance(own, int) and recorded != own:
-            # Clears add tries: with fewer, the Dag run was created again, or the database restored.
-            return clear_number < record.clear_number and own < recorded
+            # Clears add tries: with fewer, the Dag run was created again, or the database restored. Lowered
+            # retries leave fewer, too, but the number of a clear is at least that of the tries before it.
+            return clear_number < min(record.clear_number, record.try_number) and own < recorded
         # Where its task has fewer retries now, a retry has another clear number, but not another start.
         start = record.of_task("dag_run_start")
         has_same_start = start is not None and start == task.get("dag_run_start")

@@ -260,7 +260,7 @@ class RunProtocol:
     def _settle(
         self, work: UnitOfWork, intent: Intent, steps: TableSteps, session: ProducerSession
     ) -> RunRecord | None:
-        """End an earlier attempt's INTENT: commit its run if it was published. Then begin anew."""
+        """End an earlier attempt's INTENT: commit its run if it was published. Then begin again."""
         self._check_conditions(work)
         entry = steps.settle(work, intent)
         if entry is None:

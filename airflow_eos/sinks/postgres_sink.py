@@ -84,7 +84,7 @@ class PostgresSink(BaseSink):
     )
 
     _sink: PostgresTable
-    _last_error = ""
+    _last_cause: tuple[str | None, str | None] | None = None
 
     def __init__(self, sink: PostgresTable, pipeline: str) -> None:
         self._sink = sink
@@ -146,8 +146,9 @@ class PostgresSink(BaseSink):
                 note_run(connection, version, EarlierRows(receipt, change.label))
             # Check deferred constraints now: an error of the COMMIT would leave the outcome unknown.
             connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
-            connection.execute(_SETTINGS)  # triggers may have changed them until the commit
             self._drop(connection, {rows_of.table for rows_of in staged})
+            connection.execute(_SETTINGS)  # triggers may have changed them until the commit
+        self._last_cause = None
         return receipt
 
     def _hidden(self, version: Any) -> Mapping[str, object]:  # noqa: ARG002
@@ -175,8 +176,10 @@ class PostgresSink(BaseSink):
                 yield connection
                 connection.add_notice_handler(self._log_notice)
         except psycopg.Error as error:
-            last, self._last_error = self._last_error, str(error)
-            refused = refusal(error, self._sink, is_repeated=last == self._last_error)
+            # Not its whole text: it quotes values, which a sequence may make anew for each try.
+            cause = error.sqlstate, error.diag.constraint_name or error.diag.message_primary
+            refused = refusal(error, self._sink, is_repeated=cause == self._last_cause)
+            self._last_cause = cause
             if refused is None:
                 raise
             raise refused from None

@@ -81,6 +81,14 @@ def test_a_dag_run_that_was_created_again_is_the_same_work_though_a_clear_commit
     assert before(scene, replace(again, **created, try_number=3)).found
 
 
+def test_a_clear_after_retries_were_lowered_is_a_clear() -> None:
+    """Its number is lower than that of the record, but not lower than the tries behind it."""
+    scene, again = a_cluster(), spec(on_committed="reprocess")
+    five, two = ({"task": {"max_tries": tries, "dag_run_start": str(tries)}} for tries in (6, 4))
+    before(scene, replace(again, **five, clear_number=4, try_number=2))
+    assert before(scene, replace(again, **two, clear_number=2, try_number=3)).mode == "reprocess"
+
+
 def one_round(scene: Scene, its_spec: RunSpec) -> None:
     """Let a run in rounds commit its first round and fail in the second."""
 

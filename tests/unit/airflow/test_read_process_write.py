@@ -361,15 +361,29 @@ def test_a_date_far_from_the_interval_that_is_read_is_a_warning(
             execute(operator, logical_date=logical_date, run_type="backfill")
 
 
+def test_a_date_between_an_interval_and_the_trigger_is_no_warning(
+    dag: DAG, runs: list[FakeRun], caplog: pytest.LogCaptureFixture
+) -> None:
+    """On a Sunday, the last interval of a schedule of work days ended on Friday."""
+    sunday = START + 3 * DAY
+    execute(make(dag, ranges="data_interval"), logical_date=sunday, run_after=sunday, run_type="manual")
+    assert len(runs) == 1
+    assert "does not choose the interval" not in caplog.text
+
+
 @pytest.mark.parametrize(("run_type", "warned"), [("manual", True), ("scheduled", False)])
 def test_a_triggered_run_of_a_trigger_timetable_warns_of_the_overlap(
     runs: list[FakeRun], run_type: str, warned: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its interval ends at the trigger, and the next scheduled run starts from the last tick."""
     schedule = CronTriggerTimetable("@daily", timezone="UTC", interval=DAY)
-    execute(make(DAG("daily", schedule=schedule), ranges="data_interval"), run_type=run_type)
+    date = START + DAY if warned else START
+    execute(
+        make(DAG("daily", schedule=schedule), ranges="data_interval"), run_type=run_type, logical_date=date
+    )
     assert len(runs) == 1
     assert ("CronTriggerTimetable have other intervals" in caplog.text) is warned
+    assert "does not choose the interval" not in caplog.text
 
 
 @pytest.mark.parametrize(("end", "warned"), [(START, False), (START + dt.timedelta(hours=2), True)])
@@ -396,7 +410,7 @@ def test_given_ranges_are_taken_as_they_are(dag: DAG, runs: list[FakeRun]) -> No
     [
         ({"data_interval_end": START}, "schedule=None.*CronDataIntervalTimetable"),
         ({"data_interval_end": START - DAY}, "ends before it starts"),
-        ({"data_interval_start": None, "data_interval_end": None}, "logical date.*data_interval_end, too"),
+        ({"data_interval_start": None, "data_interval_end": None}, "logical date.*data_interval_end and that start as logical_date"),
         (
             {"data_interval_start": None, "data_interval_end": None, "partition_key": "k"},
             "its schedule, or an Airflow before 3.3, gives none.*PartitionInterval",

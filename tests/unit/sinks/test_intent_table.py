@@ -10,7 +10,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from airflow_eos.exceptions import ConfigurationError, OutcomeUnknown, UnknownTable
+from airflow_eos.exceptions import AuthorizationFailed, ConfigurationError, OutcomeUnknown, UnknownTable
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.intent import Intent
 from airflow_eos.model.delta_table import DeltaTable
@@ -160,6 +160,20 @@ def test_a_table_that_was_renamed_is_there(database):
     database.sql(f"ALTER TABLE {database.table} RENAME TO u; CREATE TABLE {database.table} (id bigint)")
     with pytest.raises(UnknownTable, match=rf"is {database.schema}\.u now: rename it back"):
         attempt.ask()
+
+
+def test_a_table_that_a_role_may_no_longer_write_does_not_have_the_rows(database):
+    """The role may get its privilege again, and then takes the INTENT back by itself."""
+    attempt, role = Attempt(database), f"r{database.schema}"
+    database.sql(
+        f"CREATE ROLE {role} LOGIN; GRANT USAGE ON SCHEMA airflow_eos, {database.schema} TO {role}; "
+        f"GRANT SELECT, INSERT ON airflow_eos.published TO {role}; GRANT SELECT ON {database.table} TO {role}"
+    )
+    try:
+        with pytest.raises(AuthorizationFailed, match=r"does not have the run's rows: .* say --table-gone"):
+            attempt.ask(properties={**database.properties, "user": role})
+    finally:
+        database.sql(f"DROP OWNED BY {role}; DROP ROLE {role}")
 
 
 def test_a_table_that_was_restored_from_a_dump_may_have_the_rows(database):

@@ -791,6 +791,32 @@ def test_an_upsert_that_violates_a_unique_index_is_tried_once_more(database, rep
     assert (attempt.commits, database.counts()) == (2, {"a": 1 if repeats else 2})
 
 
+def test_an_upsert_that_violates_another_key_is_refused_though_its_values_differ(database):
+    """A sequence is not rolled back: each try violates the key with the next number."""
+    table = database.table
+    database.sql(f"ALTER TABLE {table} ADD UNIQUE (id), ADD number bigserial PRIMARY KEY")
+    database.sql(f"INSERT INTO {table} SELECT 100 + n, 'a', n FROM generate_series(1, 9) AS n")
+    attempt = upsert(database, 10, {"id": [1], "name": ["b"]})
+    with pytest.raises(TableRefused, match="_pkey"):
+        attempt.publish()
+    assert (attempt.commits, database.counts()) == (2, {"a": 9})
+
+
+def test_an_error_that_passed_may_come_again_at_a_later_commit(database):
+    """It is not taken for a repetition of the one before."""
+    table, index = database.table, f"{database.schema}.t_pkey_ccnew"
+    database.sql(f"ALTER TABLE {table} ADD PRIMARY KEY (id); INSERT INTO {table} VALUES (7, 'a')")
+    attempt = upsert(database, 10, {"id": [1], "name": ["a"]})
+    attempt.publisher.sleep = lambda _: database.sql(f"DROP INDEX {index}")
+    for token in (10, 20):
+        database.sql(f"DELETE FROM {table} WHERE id = 1")
+        database.sql(f"CREATE UNIQUE INDEX t_pkey_ccnew ON {table} (name)")
+        attempt.publisher.publish(replace(attempt.claim, key=f"run/{token}", token=token), attempt.files)
+        attempt.writer, attempt.files = attempt.sink.writer(attempt.version, uuid.uuid4().hex[:20]), []
+        attempt.stage({"id": [1], "name": ["a"]})
+    assert (attempt.commits, database.counts()) == (4, {"a": 2})
+
+
 def test_files_win_by_their_order_and_not_by_when_they_were_staged(database):
     """The last task may stage its rows first."""
     database.sql(f"ALTER TABLE {database.table} ADD PRIMARY KEY (id)")
