@@ -146,8 +146,8 @@ class PostgresSink(BaseSink):
                 note_run(connection, version, EarlierRows(receipt, change.label))
             # Check deferred constraints now: an error of the COMMIT would leave the outcome unknown.
             connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
-            self._drop(connection, {rows_of.table for rows_of in staged})
             connection.execute(_SETTINGS)  # triggers may have changed them until the commit
+            self._drop(connection, {rows_of.table for rows_of in staged})
         self._last_cause = None
         return receipt
 
