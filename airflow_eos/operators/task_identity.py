@@ -193,7 +193,17 @@ def resolve_ranges(
             f"Dag run {dag_run.run_id!r} has the data interval [{start.isoformat()}, {end.isoformat()}), "
             "which ends before it starts: trigger it with data_interval_start before data_interval_end"
         )
-    if not _overlaps_the_schedule(dag_run, context["dag"], start, end):
+    if _overlaps_the_schedule(dag_run, timetable):
+        log.warning(
+            "Dag run %r was triggered and reads [%s, %s), the last period before now: scheduled runs of "
+            "%s have other intervals, and records in both are read twice. Triggered "
+            "runs of CronDataIntervalTimetable have the interval of a scheduled run",
+            dag_run.run_id,
+            start.isoformat(),
+            end.isoformat(),
+            type(timetable).__name__,
+        )
+    else:
         _check_date(dag_run, start, end)
     return Interval(start, end, allowed_lateness)
 
@@ -229,21 +239,10 @@ def _check_date(dag_run: Any, start: dt.datetime, end: dt.datetime) -> None:
     )
 
 
-def _overlaps_the_schedule(dag_run: Any, dag: DAG, start: dt.datetime, end: dt.datetime) -> bool:
-    """Return whether a triggered run reads an interval that overlaps those of its schedule; then warn."""
-    overlaps = isinstance(dag.timetable, (DeltaDataIntervalTimetable, *TRIGGER_TIMETABLES))
-    overlaps = overlaps and dag_run.run_type == "manual"
-    if overlaps:
-        log.warning(
-            "Dag run %r was triggered and reads [%s, %s), the last period before now: scheduled runs of "
-            "%s have other intervals, and records in both are read twice. Triggered "
-            "runs of CronDataIntervalTimetable have the interval of a scheduled run",
-            dag_run.run_id,
-            start.isoformat(),
-            end.isoformat(),
-            type(dag.timetable).__name__,
-        )
-    return overlaps
+def _overlaps_the_schedule(dag_run: Any, timetable: Any) -> bool:
+    """Return whether a run was triggered, and its interval overlaps those of the schedule."""
+    is_counted = isinstance(timetable, (DeltaDataIntervalTimetable, *TRIGGER_TIMETABLES))
+    return is_counted and dag_run.run_type == "manual"
 
 
 def refuse_another_grid(context: Context, interval: Interval) -> None:

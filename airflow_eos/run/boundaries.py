@@ -96,9 +96,6 @@ class Boundaries:
         :param pinned: the topic's pinned boundaries, loaded on demand.
         """
         partitions = topic.topic_partitions
-        others = pinned.near()
-        # A boundary without a partition that its neighbours have puts it at 0, and 0 is read again.
-        refuse_behind(topic, others)
         look = log_coverage.look(self.cluster, partitions, moment)
         stable, first_records = look.stable, look.first_records
         now, text = self.now(), keys.utc_text(moment)
@@ -111,6 +108,9 @@ class Boundaries:
             )
             error.until = moment + lateness
             raise error
+        others = pinned.near()
+        # A boundary without a partition that its neighbours have puts it at 0, and 0 is read again.
+        refuse_behind(topic, others)
         heads = look.unproven({tp: _bounds(tp.partition, text, others) for tp in partitions}, moment)
         if heads:  # a boundary farther away may prove more
             others = pinned.all()

@@ -78,10 +78,8 @@ class CursorReader:
         mapped = keys.mapped_partition(self.spec)
         wanted = [keys.cursor_key(group)] + ([keys.cursor_key(group, mapped)] if mapped else [])
         # A first run may have been tried under the prefix that created the ledger.
-        intents = [
-            keys.intent_key(keys.cursor_transactional_id(self.spec.prefix, group, mapped)),
-            keys.intent_key(keys.cursor_transactional_id(self.ledger.prefix, group, mapped)),
-        ]
+        prefixes = dict.fromkeys((self.spec.prefix, self.ledger.prefix))
+        intents = [keys.intent_key(keys.cursor_transactional_id(each, group, mapped)) for each in prefixes]
         values = self.authority.settle(wanted, routing=group, exceptional=intents)
         for intent in intents:
             laws.no_open_intent(group, intent, values.get(intent))

@@ -176,7 +176,7 @@ class PostgresSink(BaseSink):
                 yield connection
                 connection.add_notice_handler(self._log_notice)
         except psycopg.Error as error:
-            # Not its whole text: it quotes values, which a sequence may make anew for each try.
+            # Not its whole text, which quotes values: those of a sequence differ from try to try.
             cause = error.sqlstate, error.diag.constraint_name or error.diag.message_primary
             refused = refusal(error, self._sink, is_repeated=cause == self._last_cause)
             self._last_cause = cause
