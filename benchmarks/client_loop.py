@@ -29,6 +29,7 @@ def main(servers: str, source: str, sink: str, records: int) -> None:
             "bootstrap.servers": servers,
             "transactional.id": f"loop-{uuid.uuid4().hex}",
             "compression.type": "zstd",
+            "compression.level": 1,
             "linger.ms": 20,
             "batch.size": 262_144,
             "queue.buffering.max.messages": 2 * PER_TRANSACTION,

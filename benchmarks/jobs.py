@@ -38,7 +38,11 @@ class SparkOptions:
 DEFAULTS = SparkOptions()
 TUNED = SparkOptions(
     source={"kafka.max.poll.records": "10000", "kafka.max.partition.fetch.bytes": str(8 << 20)},
-    sink={"kafka.batch.size": str(256 << 10), "kafka.linger.ms": "20"},
+    sink={
+        "kafka.batch.size": str(256 << 10),
+        "kafka.linger.ms": "20",
+        "kafka.compression.zstd.level": "1",
+    },
 )
 """The fastest options that ``python -m benchmarks tuning`` has measured."""
 

@@ -168,6 +168,7 @@ def _confluent_produce(sample: Sample, kafka: EmbeddedKafka, rounds: int) -> flo
         {
             "bootstrap.servers": kafka.bootstrap_servers,
             "compression.type": "zstd",
+            "compression.level": 1,
             "linger.ms": 20,
             "batch.size": 262_144,
             "queue.buffering.max.messages": 2 * sample.records,

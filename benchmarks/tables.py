@@ -96,7 +96,8 @@ def tables(records: int, rounds: int, out: Path) -> int:
 
 def _to_parquet(cluster: jobs.Cluster, folder: Path) -> None:
     source = jobs.kafka_source(cluster, jobs.TUNED.source)
-    rows(source).write.mode("append").option("compression", "zstd").parquet(str(folder))
+    writer = rows(source).write.mode("append").option("compression", "zstd")
+    writer.option("parquet.compression.codec.zstd.level", "1").parquet(str(folder))
 
 
 def _properties(folder: Path) -> dict[str, str]:

@@ -29,6 +29,7 @@ _POLL_RECORDS = (500, 5_000, 10_000, 50_000)
 _FETCH_MIB = (1, 8, 32)
 _BATCH_KIB = (16, 256, 1_024)
 _LINGER_MS = (0, 20, 100)
+_ZSTD_LEVELS = (1, 3)
 
 
 def tuning(records: int, rounds: int, out: Path) -> int:
@@ -54,9 +55,14 @@ def tuning(records: int, rounds: int, out: Path) -> int:
             cluster,
             [
                 SparkOptions(
-                    source.source, {"kafka.batch.size": str(kib << 10), "kafka.linger.ms": str(linger)}
+                    source.source,
+                    {
+                        "kafka.batch.size": str(kib << 10),
+                        "kafka.linger.ms": str(linger),
+                        "kafka.compression.zstd.level": str(level),
+                    },
                 )
-                for kib, linger in product(_BATCH_KIB, _LINGER_MS)
+                for kib, linger, level in product(_BATCH_KIB, _LINGER_MS, _ZSTD_LEVELS)
             ],
             rounds,
         )

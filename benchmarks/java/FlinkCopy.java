@@ -91,6 +91,7 @@ public final class FlinkCopy {
                 .setTransactionalIdPrefix(name)
                 .setProperty("transaction.timeout.ms", "300000")
                 .setProperty("compression.type", "zstd")
+                .setProperty("compression.zstd.level", "1")
                 .setProperty("linger.ms", "20")
                 .setProperty("batch.size", "262144")
                 .setRecordSerializer(new Records(sink))
