@@ -30,6 +30,12 @@ _FETCH_MIB = (1, 8, 32)
 _BATCH_KIB = (16, 256, 1_024)
 _LINGER_MS = (0, 20, 100)
 _ZSTD_LEVELS = (1, 3)
+_SHORT_CACHES = {
+    f"spark.kafka.{client}.cache.{setting}": seconds
+    for client in ("consumer", "producer")
+    for setting, seconds in (("timeout", "20s"), ("evictorThreadRunInterval", "5s"))
+}
+"""Without these the clients of all earlier options, and what they have fetched, fill the heap."""
 
 
 def tuning(records: int, rounds: int, out: Path) -> int:
@@ -39,7 +45,7 @@ def tuning(records: int, rounds: int, out: Path) -> int:
         for topic in (jobs.SOURCE, _SINK):
             kafka.create_topic(topic, partitions=PARTITIONS)
         publish(servers, jobs.SOURCE, records)
-        cluster = jobs.Cluster(spark_session(), servers, records)
+        cluster = jobs.Cluster(spark_session(**_SHORT_CACHES), servers, records)
         source, of_sources = _best(
             cluster,
             [
