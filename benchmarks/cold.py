@@ -53,7 +53,7 @@ def main(servers: str, records: str, source: str, sink: str) -> None:
     if remote:
         started = spark = connect_session(remote)
     elif jvm.OPTIONS_VARIABLE in os.environ:
-        started = spark = spark_session(connector=False)
+        started = spark = spark_session(peers=False)
     else:
         started = task_session(int(records))
         spark = started.session

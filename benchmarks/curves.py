@@ -80,7 +80,7 @@ def curves(out: Path, rounds: int, records: int, most: int) -> int:
 def _points(kafka: EmbeddedKafka, records: int, most: int) -> dict[Point, Callable[[], Any]]:
     """Create topics and ledgers; return the job to measure at each point."""
     servers = kafka.bootstrap_servers
-    cluster = jobs.Cluster(spark_session(connector=False), servers, records)
+    cluster = jobs.Cluster(spark_session(peers=False), servers, records)
     kafka.create_topic("targets-src", partitions=4)
     publish(servers, "targets-src", records)
     points: dict[Point, Callable[[], Any]] = {}

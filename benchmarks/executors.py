@@ -92,7 +92,7 @@ def _measure(servers: str, site: str, number: int, rounds: int) -> dict[str, Any
             del settings["spark.driver.extraJavaOptions"], settings["spark.executor.extraJavaOptions"]
         else:
             master = site
-        spark = spark_session(master, connector=False, **settings)
+        spark = spark_session(master, peers=False, **settings)
         jobs_of = {
             name: _job(jobs.Cluster(spark, servers, 0), _sink(site, number, name), process)
             for name, process in jobs.PROCESSES.items()

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 JOBS = 5
+TUNED_JVM = f"{TUNED}, JVM as ours"
 FLINK, STREAMS, CLIENTS = (
     "Flink, exactly once",
     "Kafka Streams, exactly once",
@@ -38,6 +39,7 @@ FLINK, STREAMS, CLIENTS = (
 )
 CONTENDERS = {
     TUNED: "tuned",
+    TUNED_JVM: "tuned-jvm",
     FRAME: "dataframe",
     ARROW: "arrow",
     FLINK: "flink",
@@ -48,10 +50,12 @@ CONTENDERS = {
 
 RATIOS = (
     ("first job", "first", TUNED),
+    ("first job", "first", TUNED_JVM),
     ("first job", "first", FLINK),
     ("first job", "first", STREAMS),
     ("second job", "second", CLIENTS),
     ("second job", "second", TUNED),
+    ("second job", "second", TUNED_JVM),
     ("fifth job", "last", TUNED),
     ("CPU of the first job", "cpu_first", TUNED),
     ("peak memory", "peak_mb", TUNED),
@@ -68,7 +72,9 @@ def fresh(records: int, rounds: int, out: Path, only: Collection[str] = (), work
     :raises SystemExit: ``only`` names an unknown contender.
     """
     work = WORKLOADS[workload]
-    able = CONTENDERS if workload == "copy" else {name: CONTENDERS[name] for name in (TUNED, FRAME)}
+    able = CONTENDERS
+    if workload != "copy":
+        able = {name: CONTENDERS[name] for name in (TUNED, TUNED_JVM, FRAME)}
     if unknown := {*only} - {*able.values()}:
         names = ", ".join(able.values())
         sys.exit(f"fresh: {', '.join(sorted(unknown))}: not a contender of the workload {workload}: {names}")
@@ -161,7 +167,7 @@ def command(kind: str, workload: str = "copy") -> list[str]:
     """Return a contender's command, after fetching and compiling all it needs."""
     if kind in (CONTENDERS[FLINK], CONTENDERS[STREAMS], CONTENDERS[CLIENTS]):
         return java_peers.command(kind)
-    if kind == CONTENDERS[TUNED]:
+    if kind in (CONTENDERS[TUNED], CONTENDERS[TUNED_JVM]):
         connector_jars()
     return [sys.executable, "-m", "benchmarks.fresh_job", kind, workload]
 

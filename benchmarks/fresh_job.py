@@ -7,6 +7,10 @@ from __future__ import annotations
 
 import json
 import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from airflow_eos.spark_host.local_session import LocalSession
 
 
 def main(job: str, workload: str, servers: str, source: str, sink: str, records: str, number: str) -> None:
@@ -14,13 +18,17 @@ def main(job: str, workload: str, servers: str, source: str, sink: str, records:
     from pyspark.sql import SparkSession
 
     from benchmarks import jobs
-    from benchmarks.session import spark_session, task_session
+    from benchmarks.session import connector, spark_session, task_session
 
-    started = spark_session() if job == "tuned" else task_session(int(records), rows=job != "arrow")
+    if job == "tuned":
+        started: SparkSession | LocalSession = spark_session()
+    else:
+        added = connector() if job == "tuned-jvm" else {}
+        started = task_session(int(records), rows=job != "arrow", **added)
     spark = started if isinstance(started, SparkSession) else started.session
     cluster = jobs.Cluster(spark, servers, int(records), source)
     for count in range(1, int(number) + 1):
-        if job == "tuned":
+        if job in ("tuned", "tuned-jvm"):
             jobs.at_least_once(cluster, sink, jobs.TUNED, workload)
         else:
             work = jobs.WORKLOADS[workload]

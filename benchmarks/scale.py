@@ -70,7 +70,7 @@ def scale(out: Path, records: int) -> int:
         servers = kafka.bootstrap_servers
         for topic in (*sizes, *jobs.PROCESSES):
             kafka.create_topic(topic, partitions=PARTITIONS)
-        spark = spark_session(connector=False, **{"spark.local.dir": disk})
+        spark = spark_session(peers=False, **{"spark.local.dir": disk})
         cluster = jobs.Cluster(spark, servers, 0)
         publish(servers, "few", FEW)
         publish(servers, "some", some)

@@ -74,7 +74,7 @@ def _measure(servers: str, place: str, rounds: int) -> dict[str, Any]:
 
 
 def _measure_on(master: str, servers: str, rounds: int) -> dict[str, Any]:
-    spark = spark_session(master, connector=False)
+    spark = spark_session(master, peers=False)
     cluster = jobs.Cluster(spark, servers, 0)
     contenders = {}
     for name, process in jobs.PROCESSES.items():

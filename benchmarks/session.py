@@ -16,18 +16,21 @@ if TYPE_CHECKING:
     from airflow_eos.spark_host.local_session import LocalSession
 
 
-def spark_session(master: str = "local[2]", *, connector: bool = True, **settings: str) -> SparkSession:
+def connector() -> dict[str, str]:
+    """Return the setting that puts Spark's own Kafka connector on the class path."""
+    return {"spark.jars": ",".join(map(str, connector_jars()))}
+
+
+def spark_session(master: str = "local[2]", *, peers: bool = True, **settings: str) -> SparkSession:
     """Return a session with 4 GB for the JVM and no UI; it talks to Python workers as an operator's does.
 
-    :param connector: put Spark's own Kafka connector on its class path.
+    :param peers: put Spark's own Kafka connector on its class path.
     :param settings: further Spark settings.
     """
     from pyspark.sql import SparkSession
 
-    builder = SparkSession.builder.config(map=_settings(master))
-    if connector:
-        builder = builder.config("spark.jars", ",".join(map(str, connector_jars())))
-    return _silent(builder.config(map=settings).getOrCreate())
+    added = connector() if peers else {}
+    return _silent(SparkSession.builder.config(map={**_settings(master), **added, **settings}).getOrCreate())
 
 
 def task_session(offsets: int, *, rows: bool = True, **changes: str) -> LocalSession:

@@ -45,7 +45,7 @@ def tuning(records: int, rounds: int, out: Path) -> int:
         for topic in (jobs.SOURCE, _SINK):
             kafka.create_topic(topic, partitions=PARTITIONS)
         publish(servers, jobs.SOURCE, records)
-        cluster = jobs.Cluster(spark_session(**_SHORT_CACHES), servers, records)
+        cluster = jobs.Cluster(spark_session(peers=True, **_SHORT_CACHES), servers, records)
         source, of_sources = _best(
             cluster,
             [

@@ -133,7 +133,7 @@ def measure(kafka: EmbeddedKafka) -> tuple[Way, Way]:
     """
     for topic in ("way-source", "way-sink"):
         kafka.create_topic(topic, partitions=PARTITIONS)
-    spark = spark_session(connector=False)
+    spark = spark_session(peers=False)
 
     numbers = itertools.count(1)
 
