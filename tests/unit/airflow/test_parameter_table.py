@@ -270,12 +270,12 @@ EMPTY_TOPICS = {RunCommittedSensor: ("", None, [])}  # a run of a cursor is name
 
 def parameters_of(kind: Any) -> set[str]:
     """Return the names of the parameters that this package's classes define."""
-    found: set[str] = set()
+    names: set[str] = set()
     for base in CLASSES[kind].__mro__:
         init = vars(base).get("__init__")
         if base is not object and init is not None and init.__module__.startswith("airflow_eos."):
-            found |= set(inspect.signature(init).parameters) - {"self", "kwargs"}
-    return found - NOT_CHECKED.get(kind, set())
+            names |= set(inspect.signature(init).parameters) - {"self", "kwargs"}
+    return names - NOT_CHECKED.get(kind, set())
 
 
 def make(kind: Any, dag: DAG, **given: Any) -> Any:
@@ -622,12 +622,12 @@ def test_a_dag_that_a_function_of_another_folder_makes_finds_its_file(tmp_path: 
     (tmp_path / "dags").mkdir()
     (tmp_path / "app.py").write_text("def process(df): ...")
     file = tmp_path / "dags" / "dag.py"
-    made: Callable[[], Any] = lambda: ReadProcessWriteOperator(  # noqa: E731
+    make: Callable[[], Any] = lambda: ReadProcessWriteOperator(  # noqa: E731
         task_id="t", dag=DAG("d", schedule=None), **RUN, process="../app.py:process"
     )
-    exec(compile("made()", str(file), "exec"), {"made": made})
+    exec(compile("made()", str(file), "exec"), {"made": make})
     with pytest.raises(ConfigurationError, match="there is no file"):
-        made()
+        make()
 
 
 def test_rows_name_classes_that_there_are() -> None:
