@@ -46,7 +46,7 @@ def test_call_backs_of_the_connection_are_not_taken_over():
 
 
 @pytest.mark.parametrize(
-    ("theirs", "shortest", "longest"),
+    ("given", "shortest", "longest"),
     [
         ({}, 20, 1000),
         ({"reconnect.backoff.max.ms": "300"}, 20, "300"),
@@ -55,9 +55,9 @@ def test_call_backs_of_the_connection_are_not_taken_over():
         ({"reconnect.backoff.ms": 50, "reconnect.backoff.max.ms": 70}, 50, 70),
     ],
 )
-def test_a_lost_broker_is_tried_again_within_a_second(theirs, shortest, longest):
+def test_a_lost_broker_is_tried_again_within_a_second(given, shortest, longest):
     """librdkafka's own limit of 10 s is too long; the connection's settings take precedence."""
-    settings = base_settings(ClientConfig.of({"bootstrap.servers": "127.0.0.1:1", **theirs}))
+    settings = base_settings(ClientConfig.of({"bootstrap.servers": "127.0.0.1:1", **given}))
     assert settings["reconnect.backoff.ms"] == shortest
     assert settings.get("reconnect.backoff.max.ms") == longest
     AdminClient(settings, logger=QuietLog())
