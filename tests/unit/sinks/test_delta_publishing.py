@@ -267,11 +267,11 @@ def test_processes_that_race_for_the_same_claims_publish_each_once(delta):
         processes.Process(target=race, args=(delta.folder, worker, claims, start))
         for worker in range(workers)
     ]
-    for one in racing:
-        one.start()
-    for one in racing:
-        one.join(120)
-    assert [one.exitcode for one in racing] == [0] * workers
+    for process in racing:
+        process.start()
+    for process in racing:
+        process.join(120)
+    assert [process.exitcode for process in racing] == [0] * workers
     assert names(delta) == {
         **{f"run/p/{claim}": 2 for claim in claims},
         **{f"foreign-{worker}": len(claims) for worker in range(workers)},
