@@ -28,10 +28,10 @@ for thread in threading.enumerate():
 '''
 
 
-def said(says: str, before: str = "", *, told: bool = True) -> tuple[list[str], list[str]]:
+def said(says: str, before: str = "", *, tells: bool = True) -> tuple[list[str], list[str]]:
     """Return both outputs of a process that starts a child; the child continues once that has started."""
     done = subprocess.run(
-        [sys.executable, "-c", _PROGRAM.format(says=says, before=before, told=told)],
+        [sys.executable, "-c", _PROGRAM.format(says=says, before=before, told=tells)],
         capture_output=True,
         text=True,
         timeout=60,
@@ -89,5 +89,5 @@ with sorted_first_lines():
 
 def test_without_a_standard_error_nothing_is_changed():
     """For example in a daemon that closed it."""
-    out, err = said("echo plain", before="os.close(2)", told=False)
+    out, err = said("echo plain", before="os.close(2)", tells=False)
     assert (out, err) == (["plain"], [])
