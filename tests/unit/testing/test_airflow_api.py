@@ -35,8 +35,8 @@ class Handler(BaseHTTPRequestHandler):
         if self.path == "/auth/token":
             self._answer(201 if self.server.gives else 403, {"access_token": TOKEN})
         else:
-            known = self.headers.get("Authorization") == f"Bearer {TOKEN}"
-            self._answer(200 if known else 401, {"import_errors": []})
+            authorised = self.headers.get("Authorization") == f"Bearer {TOKEN}"
+            self._answer(200 if authorised else 401, {"import_errors": []})
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
         """Write nothing."""

@@ -40,17 +40,17 @@ def test_a_component_is_started_again_and_only_that(tmp_path: Path) -> None:
 
 def test_processes_stand_still_for_a_block() -> None:
     """They continue after it, also if one of them is gone."""
-    gone = os.spawnlp(os.P_NOWAIT, "sleep", "sleep", "600")
-    there = os.spawnlp(os.P_NOWAIT, "sleep", "sleep", "600")
+    killed = os.spawnlp(os.P_NOWAIT, "sleep", "sleep", "600")
+    living = os.spawnlp(os.P_NOWAIT, "sleep", "sleep", "600")
     try:
-        with stopped([gone, there]):
-            wait_until(lambda: state_of(there) == "T")
-            os.kill(gone, signal.SIGKILL)
-            os.waitpid(gone, 0)
-        wait_until(lambda: state_of(there) == "S")
+        with stopped([killed, living]):
+            wait_until(lambda: state_of(living) == "T")
+            os.kill(killed, signal.SIGKILL)
+            os.waitpid(killed, 0)
+        wait_until(lambda: state_of(living) == "S")
     finally:
-        os.kill(there, signal.SIGKILL)
-        os.waitpid(there, 0)
+        os.kill(living, signal.SIGKILL)
+        os.waitpid(living, 0)
 
 
 def said(path: Path) -> str:
