@@ -48,17 +48,17 @@ class SilentAboutOne:
 
 @pytest.fixture
 def brokers():
-    made = SilentAboutOne()
-    yield made
-    made.released.set()
+    fake = SilentAboutOne()
+    yield fake
+    fake.released.set()
 
 
 @pytest.fixture
 def reader():
-    made = HandReader()
-    made.put_run(0, "silent", topic="silent")
-    made.put_run(0, "lively", topic="lively")
-    return made
+    hand_reader = HandReader()
+    hand_reader.put_run(0, "silent", topic="silent")
+    hand_reader.put_run(0, "lively", topic="lively")
+    return hand_reader
 
 
 @pytest.fixture
@@ -66,9 +66,9 @@ def desk(brokers, reader, monkeypatch):
     """Its pages wait for a minute; see :func:`refused`."""
 
     def history(deployment):
-        made = history_by_hand(reader)
-        made.brokers = brokers
-        return made
+        run_history = history_by_hand(reader)
+        run_history.brokers = brokers
+        return run_history
 
     monkeypatch.setattr(desk_module, "RunHistory", history)
     monkeypatch.setattr(desk_module, "_FRESH_SECONDS", 0.0)
