@@ -42,8 +42,8 @@ class FakeLeaders(FakeConnections):
         wanted = [part for topic in request.topics for part in topic.partitions]
         for part in wanted:
             assert node == part.partition % 2, "asked a broker that does not lead it"
-            found = [data for n, data in enumerate(self.log) if 10 * n + 10 > part.fetch_offset][:2]
-            data = b"".join(found) if room > 0 else b""
+            batches = [data for n, data in enumerate(self.log) if 10 * n + 10 > part.fetch_offset][:2]
+            data = b"".join(batches) if room > 0 else b""
             lone = len(wanted) == 1
             if part.partition in self.empty and not lone:
                 data = b""
@@ -65,21 +65,21 @@ class FakeLeaders(FakeConnections):
 
 @pytest.fixture
 def leaders():
-    made = FakeLeaders()
-    yield made
-    made.close()
+    fake = FakeLeaders()
+    yield fake
+    fake.close()
 
 
 def read(leaders, ranges):
     """Return the offsets of each range, in the order of arrival."""
-    found = []
+    arrived = []
     for number, first in first_answers(leaders, ranges):
         wanted = ranges[number]
         batches = fetch_range(
             leaders, wanted.topic, wanted.partition, wanted.start, wanted.end, first=first, stall_timeout=1.0
         )
-        found.append((wanted.partition, [int(o) for batch in batches for o in batch.offset]))
-    return found
+        arrived.append((wanted.partition, [int(o) for batch in batches for o in batch.offset]))
+    return arrived
 
 
 def test_one_request_for_each_leader(leaders):
