@@ -51,5 +51,5 @@ def test_no_file_name_stands_in_two_packages():
         folders[path.name].add(path.parent.relative_to(PACKAGE).as_posix())
     del folders["__init__.py"]
 
-    assert {name: where for name, where in folders.items() if len(where - AIRFLOWS_KINDS) > 1} == {}
+    assert {name: packages for name, packages in folders.items() if len(packages - AIRFLOWS_KINDS) > 1} == {}
     assert folders["kafka_lag.py"] == {"sensors", "triggers"}
