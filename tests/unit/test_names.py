@@ -8,7 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "airflow_eos"
-FOLDERS = ("airflow_eos", "benchmarks", "chaos", "dags", "demo", "spark_apps", "testing", "tools")
+FOLDERS = ("airflow_eos", "benchmarks", "chaos", "dags", "demo", "spark_apps", "testing", "tests", "tools")
 VAGUE = {
     *("found", "one", "said", "what", "its", "mine", "ours", "theirs", "told"),
     *("known", "asked", "gone", "there", "made", "going", "where"),
