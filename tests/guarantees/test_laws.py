@@ -214,7 +214,7 @@ class Lies(LocalDataPlane):
     def send(self, sealed, identity, timeout):
         with BrokerConnections(self._config) as connections:
             *written, left_out = sorted(sealed.batches)
-            some = {where: sealed.batches[where] for where in written}
+            some = {tp: sealed.batches[tp] for tp in written}
             receipts = send_partitions(connections, identity, some, timeout=timeout)
         records = sum(n for n, _ in sealed.batches[left_out])
         claim = dataclasses.replace(

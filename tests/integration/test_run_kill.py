@@ -158,13 +158,13 @@ def test_a_kill_reaches_a_session_that_is_made_meanwhile(full, monkeypatch):
 
 def test_a_kill_while_the_ledger_is_looked_at_ends_the_run(full, monkeypatch):
     """After the connections are open, before the first state."""
-    theirs = ControlPlane.collaborators
+    original = ControlPlane.collaborators
     run = made(full.spec)
 
     def killed(control, data):
-        found = theirs(control, data)
+        collaborators = original(control, data)
         run.kill()
-        return found
+        return collaborators
 
     monkeypatch.setattr(ControlPlane, "collaborators", killed)
     ends_without_a_commit(full, run)

@@ -129,23 +129,21 @@ application.main(lambda df: df, [application.SPEC_OPTION, file])
 """
 
 
-@pytest.mark.parametrize(
-    "where", rest_in_chaos(4, ["session", "ASKED", "WRITTEN", "COMMITTED", *OTHER_STOPS])
-)
+@pytest.mark.parametrize("stop", rest_in_chaos(4, ["session", "ASKED", "WRITTEN", "COMMITTED", *OTHER_STOPS]))
 def test_application_told_to_stop_ends_and_commits_nothing_more(
-    pipeline: Pipeline, tmp_path: Path, where: str
+    pipeline: Pipeline, tmp_path: Path, stop: str
 ) -> None:
     """SIGTERM at any moment, also during the start of Spark."""
     file, script = tmp_path / "spec.json", tmp_path / "told.py"
     file.write_text(spec_to_json(pipeline.spec))
     script.write_text(TOLD_TO_STOP)
     done = subprocess.run(
-        [sys.executable, str(script), where, str(file)], check=False, timeout=60, stderr=subprocess.PIPE
+        [sys.executable, str(script), stop, str(file)], check=False, timeout=60, stderr=subprocess.PIPE
     )
     assert done.returncode == 128 + signal.SIGTERM, done.stderr.decode()
-    committed = where == "COMMITTED"
+    committed = stop == "COMMITTED"
     assert len(pipeline.output()) == (5 if committed else 0)
-    if where not in ("session", "ASKED"):
+    if stop not in ("session", "ASKED"):
         assert (find_committed(pipeline.spec) is not None) is committed
 
 

@@ -28,7 +28,7 @@ class Gate:
     """
 
     folder: str
-    made: float = field(default_factory=time.time)
+    created: float = field(default_factory=time.time)
 
     def __call__(self, batches):
         import os as there
@@ -73,7 +73,7 @@ class Gate:
         """Once both executors wait, SIGKILL one that holds the tasks' input, then open the gate."""
         folder = Path(self.folder)
         waiting = wait_until(lambda: len(pids := self._executors("waits-*")) > 1 and pids, 120)
-        written = {pid: _shuffles(pid, self.made) for pid in waiting}
+        written = {pid: _shuffles(pid, self.created) for pid in waiting}
         # The last shuffle was written by the first two tasks.
         *_, read, _ = [None, None, *sorted(set().union(*written.values()))]
         holders = [pid for pid in waiting if read in written[pid]]

@@ -30,10 +30,10 @@ class SparkMaster:
                 master.states[driver] = "KILLED"
                 self._answer({"success": True, "submissionId": driver})
 
-            def _answer(self, found: Any) -> None:
+            def _answer(self, body: Any) -> None:
                 self.send_response(200)
                 self.end_headers()
-                self.wfile.write(json.dumps(found).encode())
+                self.wfile.write(json.dumps(body).encode())
 
             def log_message(self, *_: Any) -> None:
                 pass

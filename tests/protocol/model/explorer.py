@@ -222,8 +222,8 @@ class Known:
 class Run:
     """The executions of a scenario, one at a time."""
 
-    def __init__(self, scenario: Callable[[Run], Collaborators], known: Known) -> None:
-        self.known = known
+    def __init__(self, scenario: Callable[[Run], Collaborators], memory: Known) -> None:
+        self.known = memory
         self.processes: dict[str, Process] = {}
         self.late: dict[str, Callable[[], None]] = {}
         self.narrative: list[str] = []
@@ -355,11 +355,11 @@ class Run:
 
     def repeat(self, schedule: Schedule) -> None:
         """Perform the schedule, from where the previous one deviated if both vary the same execution."""
-        known = self._deviated
-        if known.actions is not schedule.actions or known.length > schedule.length:
-            known = self._begin
-        self._restore(known)
-        for action in schedule.actions[known.length : schedule.length]:
+        saved = self._deviated
+        if saved.actions is not schedule.actions or saved.length > schedule.length:
+            saved = self._begin
+        self._restore(saved)
+        for action in schedule.actions[saved.length : schedule.length]:
             self.perform(action)
         self._deviated = self._save(schedule.actions)
         if schedule.deviation is not None:
@@ -417,9 +417,9 @@ class Run:
             self.late[f"late {process.name} {step.name}"] = step.late
         if step.faults:
             self.world.changed()
-        made = _answer_of(step) if fault in (Fault.NONE, Fault.LOSE) else Answer()
+        reply = _answer_of(step) if fault in (Fault.NONE, Fault.LOSE) else Answer()
         # A process that gets no answer does not know why.
-        answer = Answer(error=TimeoutError(f"{step.name}: no answer")) if fault else made
+        answer = Answer(error=TimeoutError(f"{step.name}: no answer")) if fault else reply
         self._hear(process, answer, fault)
         self._look(process)
 
@@ -485,7 +485,7 @@ def _resume(glet: greenlet.greenlet, answer: Answer) -> Step | End:
 def _check_same(reached: Step | End, point: Point) -> None:
     """Check that a process did the same after the same answers."""
     expected = point.reached
-    again, expected = (one.name if isinstance(one, Step) else one for one in (reached, point.reached))
+    again, expected = (step.name if isinstance(step, Step) else step for step in (reached, point.reached))
     assert again == expected, f"{again}, not {expected}: it depends on more than answers"
 
 
