@@ -239,12 +239,12 @@ def lost_commit(experiment, monkeypatch, lost, **changes):
 
     monkeypatch.setattr(KafkaSession, "commit", impatient)
 
-    def told(self, *, fenced):
+    def ask_and_note(self, *, fenced):
         answer = ask(self, fenced=fenced)
         story.append((fenced, answer is not None))
         return answer
 
-    monkeypatch.setattr(CommittedRuns, "ask", told)
+    monkeypatch.setattr(CommittedRuns, "ask", ask_and_note)
     with KafkaProxy(experiment.kafka.bootstrap_servers) as proxy:
         name = keys.transactional_id(experiment.changed(**changes))
         if lost == "answer lost":

@@ -767,10 +767,10 @@ def test_a_silent_broker_costs_five_seconds_and_one_panel(app, page, silent):
     """The panel reveals neither the connection nor a stack trace."""
     kafka = {"bootstrap.servers": f"127.0.0.1:{silent}", "sasl.password": "hunter2"}
 
-    def where():
+    def deployment():
         return Deployment(kafka, LedgerSettings("ledger", create=False))
 
-    with with_desk(page, Desk(where)):
+    with with_desk(page, Desk(deployment)):
         began = time.monotonic()
         answer = page.get("/eos/")
         assert 4 < time.monotonic() - began < 7
@@ -778,13 +778,13 @@ def test_a_silent_broker_costs_five_seconds_and_one_panel(app, page, silent):
     assert "The brokers are silent" in answer.text
     texts = [answer.text]
     attempted(MINE, run_id="tonight", at=NOW, failure=FailureRecord(1, "BrokersUnavailable", "no answer"))
-    with with_desk(page, Desk(where, answer_seconds=0.3)):
+    with with_desk(page, Desk(deployment, answer_seconds=0.3)):
         twin = page.get("/eos/api/v1/health")
     assert (twin.status_code, twin.json()["title"]) == (504, "The brokers are silent")
     texts.append(twin.text)
     # Failures are known without brokers, and this is when they matter most.
     for path in ("pipelines", f"pipeline?name={MINE}.copy"):
-        with with_desk(page, Desk(where, answer_seconds=0.3)):
+        with with_desk(page, Desk(deployment, answer_seconds=0.3)):
             twin = page.get(f"/eos/api/v1/{path}")
             assert (twin.status_code, twin.json()["trouble"]["title"]) == (504, "The brokers are silent")
             rows = twin.json().get("pipelines", [twin.json()])
@@ -796,7 +796,7 @@ def test_a_silent_broker_costs_five_seconds_and_one_panel(app, page, silent):
             assert "BrokersUnavailable" in text
             texts += [twin.text, text]
     # However many of this user's requests already wait for brokers, Airflow's own failures are shown.
-    desk = Desk(where, answer_seconds=0.3)
+    desk = Desk(deployment, answer_seconds=0.3)
     with with_desk(page, desk):
         answers = [page.get("/eos/api/v1/pipelines") for _ in range(4)]
         desk._questions._running["viewer"] += QUESTIONS_WAITING[0]

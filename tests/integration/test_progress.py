@@ -112,20 +112,20 @@ def test_run_that_begins_at_the_end_fixes_the_position(pipeline: Pipeline) -> No
     """Until then nothing is unread; later, what arrived after the run, and all of an added partition."""
     spec = pipeline.spec
 
-    def found() -> Unread:
+    def lag() -> Unread:
         arguments = (spec.kafka, spec.group_id, spec.source_topics)
         return unread(*arguments, start="latest", ledger=spec.ledger)
 
     pipeline.publish(["a", "b"])
     with missing_at_once():  # no ledger exists yet
-        assert (found().offsets, len(found().without_position)) == (0, 2)
+        assert (lag().offsets, len(lag().without_position)) == (0, 2)
     assert pipeline.run(ranges=Cursor(start="latest")).records_read == 0
-    assert (found().offsets, len(found().without_position)) == (0, 0)
+    assert (lag().offsets, len(lag().without_position)) == (0, 0)
     pipeline.publish(["c"])
     pipeline.add_partitions(pipeline.source, 3)
     pipeline.publish(["d"], partition=2)
-    assert [(r.start, r.end) for r in found().ranges] == [(2, 3), (0, 0), (0, 1)]
-    assert not found().without_position
+    assert [(r.start, r.end) for r in lag().ranges] == [(2, 3), (0, 0), (0, 1)]
+    assert not lag().without_position
     assert pipeline.run("r2", ranges=Cursor(start="latest")).records_read == 2
 
 

@@ -106,15 +106,15 @@ def executors(spark):
     """Return the process ids of both executors' JVMs, once both have started, as their workers see them."""
 
     def parents(batches):
-        import os as there
         import time as clock
+        from os import getppid
 
         import pyarrow as pa
 
         for _ in batches:
             pass
         clock.sleep(0.3)  # so that both executors get tasks
-        with open(f"/proc/{there.getppid()}/stat") as file:  # noqa: PTH123 - runs on executors
+        with open(f"/proc/{getppid()}/stat") as file:  # noqa: PTH123 - runs on executors
             jvm = int(file.read().rpartition(")")[2].split()[1])
         yield pa.RecordBatch.from_pydict({"pid": [jvm]})
 
@@ -134,13 +134,13 @@ def kill(spark, *pids):
     """Kill executors and wait until the driver knows of each; others may have replaced them."""
     tracker = spark.sparkContext._jsc.sc().statusTracker()
 
-    def known():
+    def executor_addresses():
         return {(executor.host(), executor.port()) for executor in tracker.getExecutorInfos()}
 
-    before = known()
+    before = executor_addresses()
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: len(before - known()) == len(pids))
+    wait_until(lambda: len(before - executor_addresses()) == len(pids))
 
 
 def test_code_reaches_executors_and_credentials_are_in_no_log(spark, broker, tmp_path, cluster):
@@ -222,16 +222,16 @@ def test_an_executor_lost_in_the_middle_of_sealing_costs_only_time(spark, broker
     folder, sign = str(begun), str(go)
 
     def slow(batches):
-        import os as there
         import pathlib
         import time as clock
+        from os import getppid
 
         import pyarrow as pa
         from pyspark import TaskContext
 
         context = TaskContext.get()
         attempt = f"{context.partitionId()}-{context.taskAttemptId()}"
-        jvm = pathlib.Path(f"/proc/{there.getppid()}/stat").read_text().rpartition(")")[2].split()[1]
+        jvm = pathlib.Path(f"/proc/{getppid()}/stat").read_text().rpartition(")")[2].split()[1]
         (pathlib.Path(folder) / f"{jvm}-{attempt}").touch()
         while not pathlib.Path(sign).exists():
             clock.sleep(0.05)
@@ -388,15 +388,15 @@ def slow_send(folder, seconds, *, only_task=None):
 
     class SlowSend(send_module.SendTask):
         def send(self, batches):
-            import os as there
             import pathlib
             import time as clock
+            from os import getppid
 
             from pyspark import TaskContext
 
             number = TaskContext.get().partitionId()
             if only_task in (None, number):
-                jvm = pathlib.Path(f"/proc/{there.getppid()}/stat").read_text().rpartition(")")[2].split()[1]
+                jvm = pathlib.Path(f"/proc/{getppid()}/stat").read_text().rpartition(")")[2].split()[1]
                 (pathlib.Path(folder) / f"{jvm}-{number}").touch()
                 clock.sleep(seconds)
             return send_module.SendTask.send(self, batches)

@@ -108,17 +108,17 @@ from tests.support.local_runs import LocalDataPlane
 signal.signal(signal.SIGTERM, signal.SIG_IGN)  # as a parent may have left it
 where, file = sys.argv[1:]
 
-def told(place):
+def stop_at(place):
     if place == where:
         os.kill(os.getpid(), signal.SIGTERM)
 
 def session():
-    told("session")
+    stop_at("session")
     return SimpleNamespace(stop=lambda: None)
 
 class Run(application.RunAttempt):
     def __init__(self, _spark, spec, process):
-        super().__init__(_spark, spec, process, on_state=lambda state: told(state.value))
+        super().__init__(_spark, spec, process, on_state=lambda state: stop_at(state.value))
         self._data = LocalDataPlane(spec)
         self._data.cancel = lambda *_: None
 

@@ -30,13 +30,13 @@ def compacted(kafka: EmbeddedKafka, data: Any, lost: str) -> tuple[Pipeline, Any
     assert {r.outcome for r in verify_output(kafka.client_config(), record)} == {"ok"}
     producer = Producer({**kafka.client_config(), "linger.ms": 0})
 
-    def gone() -> bool:
+    def is_removed() -> bool:
         # The next record rolls a segment that is old enough; the active one is never cleaned.
         producer.produce(pipeline.sink, key=lost, value="later")
         assert producer.flush(30) == 0
         return lost.encode() not in {r.value for r in read_topic(kafka.bootstrap_servers, pipeline.sink)}
 
-    wait_until(gone)
+    wait_until(is_removed)
     return pipeline, record
 
 

@@ -37,14 +37,14 @@ def killed_at_any_step(
         kill = Kill()
         protocols: list[RunProtocol] = []
 
-        def made(run_spec: Any, world: Any) -> RunProtocol:
+        def make_protocol(run_spec: Any, world: Any) -> RunProtocol:
             r1 = run.processes.get("r1")
             if r1 is not None and r1.done:  # the attempts after it
                 return RunProtocol(run_spec, world)
             protocols.append(RunProtocol(run_spec, world, kill=kill))
             return protocols[-1]
 
-        monkeypatch.setattr(ports, "RunProtocol", made)
+        monkeypatch.setattr(ports, "RunProtocol", make_protocol)
 
         def prepare(scene: Scene) -> None:
             end = scene.broker.end_transaction
@@ -142,7 +142,7 @@ def test_a_kill_at_each_state_ends_the_attempt_there(monkeypatch: pytest.MonkeyP
     """No later state of the way to the commit is entered, and no other epoch is taken."""
     entered: list[State] = []
 
-    def made(run_spec: Any, world: Any) -> RunProtocol:
+    def make_protocol(run_spec: Any, world: Any) -> RunProtocol:
         def on_state(at: State) -> None:
             entered.append(at)
             if at is state:
@@ -151,7 +151,7 @@ def test_a_kill_at_each_state_ends_the_attempt_there(monkeypatch: pytest.MonkeyP
         protocol = RunProtocol(run_spec, world, on_state)
         return protocol
 
-    monkeypatch.setattr(ports, "RunProtocol", made)
+    monkeypatch.setattr(ports, "RunProtocol", make_protocol)
     broker = ModelBroker({"src": 2, "out": 2})
     broker.write_input("src", 0, "a")
     scene = Scene(broker)
@@ -188,7 +188,7 @@ def test_a_kill_while_the_answer_of_the_commit_is_missing_is_no_failure(
 ) -> None:
     """The run may be committed: its task must not be told that it is not."""
 
-    def made(run_spec: Any, world: Any) -> RunProtocol:
+    def make_protocol(run_spec: Any, world: Any) -> RunProtocol:
         def on_state(at: State) -> None:
             if at is State.UNKNOWN:
                 protocol.kill()
@@ -202,7 +202,7 @@ def test_a_kill_while_the_answer_of_the_commit_is_missing_is_no_failure(
         commit(session)
         raise TimeoutError("no answer")
 
-    monkeypatch.setattr(ports, "RunProtocol", made)
+    monkeypatch.setattr(ports, "RunProtocol", make_protocol)
     monkeypatch.setattr(ports.ModelSession, "commit", loses_the_answer)
     broker = ModelBroker({"src": 2, "out": 2})
     broker.write_input("src", 0, "a")

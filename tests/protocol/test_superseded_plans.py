@@ -143,12 +143,12 @@ def test_a_topic_that_is_made_again_under_a_plan_is_not_read_by_a_new_one(
         before_the_second_epoch(monkeypatch, make_again)
     else:
 
-        def gone(*_: Any) -> Any:
+        def finds_no_offsets(*_: Any) -> Any:
             make_again()
             monkeypatch.undo()
             raise OffsetsOutOfRange("src-0 ends below the requested offset")
 
-        monkeypatch.setattr(ModelData, "seal", gone)
+        monkeypatch.setattr(ModelData, "seal", finds_no_offsets)
     with pytest.raises(TopicRecreated, match=r"id-src .* another now"):
         before(scene, given)
     assert scene.table.rows == []

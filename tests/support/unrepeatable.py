@@ -31,15 +31,15 @@ class Gate:
     created: float = field(default_factory=time.time)
 
     def __call__(self, batches):
-        import os as there
         import pathlib
         import time as clock
+        from os import getppid
 
         from pyspark import TaskContext
 
         part = TaskContext.get().partitionId()
         folder = pathlib.Path(self.folder)
-        jvm = pathlib.Path(f"/proc/{there.getppid()}/stat").read_text().rpartition(")")[2].split()[1]
+        jvm = pathlib.Path(f"/proc/{getppid()}/stat").read_text().rpartition(")")[2].split()[1]
         if part <= 1:
             (folder / f"passes-{part}-{jvm}").touch()
         else:
@@ -56,12 +56,12 @@ class Gate:
         folder = self.folder
 
         def wait_for_another(batches):
-            import os as there
             import pathlib
             import time as clock
+            from os import getppid
 
             place = pathlib.Path(folder)
-            jvm = pathlib.Path(f"/proc/{there.getppid()}/stat").read_text().rpartition(")")[2].split()[1]
+            jvm = pathlib.Path(f"/proc/{getppid()}/stat").read_text().rpartition(")")[2].split()[1]
             (place / f"meets-{jvm}").touch()
             while len([*place.glob("meets-*")]) == 1:
                 clock.sleep(0.05)

@@ -13,14 +13,14 @@ class SparkMaster:
 
     def __init__(self) -> None:
         self.states: dict[str, str] = {}
-        self.asked: set[str] = set()
+        self.polled: set[str] = set()
         self.killed: list[str] = []
         master = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 driver = self.path.rpartition("/")[2]
-                master.asked.add(driver)
+                master.polled.add(driver)
                 state = master.states.get(driver)
                 self._answer({"success": state is not None, "driverState": state, "submissionId": driver})
 

@@ -208,7 +208,7 @@ class Saved:
 
 
 @dataclass
-class Known:
+class SearchMemory:
     """What a search remembers of all executions.
 
     :param histories: numbers of the processes' histories, by previous history, fault and answer.
@@ -222,8 +222,8 @@ class Known:
 class Run:
     """The executions of a scenario, one at a time."""
 
-    def __init__(self, scenario: Callable[[Run], Collaborators], memory: Known) -> None:
-        self.known = memory
+    def __init__(self, scenario: Callable[[Run], Collaborators], memory: SearchMemory) -> None:
+        self.memory = memory
         self.processes: dict[str, Process] = {}
         self.late: dict[str, Callable[[], None]] = {}
         self.narrative: list[str] = []
@@ -282,7 +282,7 @@ class Run:
         """Give a process its answer, so that it runs to its next step."""
         text = repr(answer)
         point, heard = process.point, (text, self.world.clock.seconds)
-        numbers = self.known.histories
+        numbers = self.memory.histories
         process.history = numbers.setdefault((process.history, fault, text), len(numbers) + 1)
         if heard not in point.next:
             glet = self._greenlet_at(process, point)
@@ -440,9 +440,9 @@ class Run:
     def judge(self) -> str | None:
         """Ask the oracle at the end, unless it accepted this world before."""
         world = _digest(self.world.fingerprint())
-        violation = None if world in self.known.sound else self.world.check_end()
+        violation = None if world in self.memory.sound else self.world.check_end()
         if violation is None:
-            self.known.sound.add(world)
+            self.memory.sound.add(world)
         return violation
 
     def close(self) -> None:
@@ -570,8 +570,8 @@ class _Search:
         self.report = Report()
         self._scenario, self._deviations = scenario, deviations
         self._max_steps, self._faults, self._afresh = max_steps, faults, afresh
-        self._known = Known()
-        self._run = Run(scenario, self._known)
+        self._memory = SearchMemory()
+        self._run = Run(scenario, self._memory)
         self._visited: set[bytes] = set()
 
     def close(self) -> None:
@@ -582,7 +582,7 @@ class _Search:
         self.report.executions += 1
         if self._afresh:
             self._run.close()
-            self._run = Run(self._scenario, self._known)
+            self._run = Run(self._scenario, self._memory)
         run = self._run
         run.repeat(schedule)
         branches: list[tuple[int, Action]] = []

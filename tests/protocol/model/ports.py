@@ -605,10 +605,10 @@ def attempt(
             table=sink_of(run, scene),
         )
 
-        def one(round_spec: RunSpec, around: Collaborators) -> Any:
+        def execute_round(round_spec: RunSpec, around: Collaborators) -> Any:
             protocol = RunProtocol(round_spec, around)
             return protocol.execute(), protocol.producer
 
-        return run_rounds(spec, world, one) if loops(spec) else one(spec, world)[0]
+        return run_rounds(spec, world, execute_round) if loops(spec) else execute_round(spec, world)[0]
 
     return body

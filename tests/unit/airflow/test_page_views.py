@@ -20,7 +20,7 @@ from airflow_eos.model.kafka import ProducerIdentity, TransactionDescription, Tr
 from airflow_eos.model.ranges import OffsetRange, TopicPartition
 from airflow_eos.operations.queries import LedgerRecord
 from airflow_eos.ui import app, pipeline_rows, views
-from airflow_eos.ui.addresses import Asked, page_of, runs_of
+from airflow_eos.ui.addresses import Requested, page_of, runs_of
 from airflow_eos.ui.answers import templates
 from airflow_eos.ui.attempt_rows import attempts_view
 from airflow_eos.ui.attempts import Attempt
@@ -315,7 +315,7 @@ def test_unreadable_records_are_counted(shared: HandHistory, number: int, warnin
     assert text.startswith(f"{warning} the ledger cannot be read")
 
 
-def shown_for(requested: Asked, *attempts: Attempt) -> str:
+def shown_for(requested: Requested, *attempts: Attempt) -> str:
     named = {"dag_id": "mine", "task_id": "copy", "map_index": -1}
     runs = [
         replace(record("mine", run, pipeline=pipeline), details={"airflow": {**named, "run_id": run}})
@@ -328,25 +328,25 @@ def shown_for(requested: Asked, *attempts: Attempt) -> str:
 @pytest.mark.parametrize("index", ["", "-1", "{MAP_INDEX}"])
 def test_a_task_instance_leads_to_its_run_and_a_dag_to_its_pipeline(index: str) -> None:
     """For an unmapped task, Airflow leaves the placeholder of the map index in the address."""
-    assert shown_for(Asked("mine", "m1", "copy", index)) == "/run?pipeline=p&key=p%2Fm1"
-    assert shown_for(Asked("mine", "m1")) == "/pipeline?name=p"
-    assert shown_for(Asked("mine")) == "/pipeline?name=p"
+    assert shown_for(Requested("mine", "m1", "copy", index)) == "/run?pipeline=p&key=p%2Fm1"
+    assert shown_for(Requested("mine", "m1")) == "/pipeline?name=p"
+    assert shown_for(Requested("mine")) == "/pipeline?name=p"
 
 
 def test_a_tab_of_airflow_3_1_leads_to_its_run() -> None:
     """It does not quote names in the address, where a plus means a blank."""
     scheduled = attempt("q", dag_id="mine", run_id="manual__2026-11-20T22:00:00+00:00 again")
     named = "manual__2026-11-20T22:00:00 00:00 again"
-    assert shown_for(Asked("mine", named, "copy"), scheduled) == "/pipeline?name=q"
+    assert shown_for(Requested("mine", named, "copy"), scheduled) == "/pipeline?name=q"
     with pytest.raises(Trouble):
-        shown_for(Asked("mine", named.replace(" ", "+"), "copy"), scheduled)
+        shown_for(Requested("mine", named.replace(" ", "+"), "copy"), scheduled)
 
 
 def test_what_never_committed_leads_to_its_attempts() -> None:
     """A Dag with several pipelines leads to the list of them."""
     failed = attempt("q", dag_id="mine", run_id="m3")
-    assert shown_for(Asked("mine", "m3", "copy"), failed) == "/pipeline?name=q"
-    assert shown_for(Asked("mine"), failed) == "/?dag=mine"
+    assert shown_for(Requested("mine", "m3", "copy"), failed) == "/pipeline?name=q"
+    assert shown_for(Requested("mine"), failed) == "/?dag=mine"
 
 
 def test_the_list_of_a_dag_has_its_pipelines_alone() -> None:
@@ -393,9 +393,9 @@ def test_what_was_written_in_a_week_is_a_lower_bound_where_runs_of_it_are_forgot
 
 
 @pytest.mark.parametrize(
-    "requested", [Asked("theirs"), Asked("mine", "m9", "copy"), Asked("mine", task_id="x")]
+    "requested", [Requested("theirs"), Requested("mine", "m9", "copy"), Requested("mine", task_id="x")]
 )
-def test_where_no_pipeline_is_known_the_tab_says_so(requested: Asked) -> None:
+def test_where_no_pipeline_is_known_the_tab_says_so(requested: Requested) -> None:
     """A user who may not see a Dag learns nothing about it."""
     with pytest.raises(Trouble) as refused:
         shown_for(requested)

@@ -498,14 +498,14 @@ def test_a_misspelt_parameter_is_named_with_the_near_one(dag: DAG, kind: Any, gi
 def test_a_class_of_the_authors_may_take_what_it_likes(dag: DAG) -> None:
     """Also parameters with a name similar to one of ours."""
 
-    class Mine(ReadProcessWriteOperator):
+    class TopicOperator(ReadProcessWriteOperator):
         def __init__(self, **kwargs: Any) -> None:
             self.topic = kwargs.pop("topic")
             super().__init__(topics=[self.topic], **kwargs)
 
-    assert Mine(task_id="mine", dag=dag, process=copy, group_id="g", topic="src").topics == ["src"]
+    assert TopicOperator(task_id="mine", dag=dag, process=copy, group_id="g", topic="src").topics == ["src"]
     with pytest.raises(ConfigurationError, match="topics 'a,b'"):
-        Mine(task_id="wrong", dag=dag, process=copy, group_id="g", topic="a,b")
+        TopicOperator(task_id="wrong", dag=dag, process=copy, group_id="g", topic="a,b")
 
 
 @pytest.mark.parametrize(

@@ -81,11 +81,11 @@ class Ledger:
 
     def __init__(self) -> None:
         self.answers: list[Any] = [None]
-        self.asked: list[MayCreate] = []
+        self.may_create: list[MayCreate] = []
         self.wait: list[bool] = []
 
     def __call__(self, spec: Any, *, may_create: MayCreate = MayCreate.NEVER, wait: bool = False) -> Any:
-        self.asked.append(may_create)
+        self.may_create.append(may_create)
         self.wait.append(wait)
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if isinstance(answer, BaseException):
@@ -144,7 +144,7 @@ def test_committed_run_submits_nothing(dag: DAG, ledger: Ledger) -> None:
     operator = make(dag)
     assert operator.execute(context_of(operator))["found"] is True
     assert operator.calls == []
-    assert ledger.asked == [MayCreate.WHERE_NEW]
+    assert ledger.may_create == [MayCreate.WHERE_NEW]
 
 
 def test_on_committed_fail_submits_nothing(dag: DAG, ledger: Ledger) -> None:
@@ -179,7 +179,7 @@ def test_retry_takes_up_the_job_of_the_same_life(dag: DAG, ledger: Ledger) -> No
     store = Store(spark_job_id="driver-1", airflow_eos_life=LIFE)
     operator.execute(context_of(operator, store, try_number=2))
     assert operator.calls == ["status driver-1", "poll driver-1"]
-    assert ledger.asked == [MayCreate.WHERE_NEW, MayCreate.NEVER]
+    assert ledger.may_create == [MayCreate.WHERE_NEW, MayCreate.NEVER]
 
 
 def test_retry_never_takes_up_the_job_of_other_work(dag: DAG, ledger: Ledger, driver: list[Any]) -> None:
@@ -278,7 +278,7 @@ def test_only_the_first_question_makes_a_ledger(
     ledger.answers = [None, a_record(found=True)]
     operator = make(dag, ledger=LedgerSettings(create=True))
     operator.execute(context_of(operator, **dag_run))
-    assert ledger.asked == [may_create, MayCreate.NEVER]
+    assert ledger.may_create == [may_create, MayCreate.NEVER]
 
 
 class Deferring(ReadProcessWriteSubmitOperator):

@@ -66,10 +66,10 @@ class Scripted(ConditionTrigger):
     def __init__(self, *script: Any) -> None:
         super().__init__(poll_interval=0.01)
         self.script = list(script)
-        self.asked: list[Any] = []
+        self.configs: list[Any] = []
 
     def ask(self, kafka: Any) -> dict[str, Any] | None:
-        self.asked.append(kafka)
+        self.configs.append(kafka)
         step = self.script.pop(0)
         if isinstance(step, Exception):
             raise step
@@ -89,7 +89,7 @@ def test_condition_is_asked_until_it_holds_and_fires_once() -> None:
     """Nothing yet, brokers down, then the answer: one event; the connection's settings are read each time."""
     trigger = Scripted(None, BrokersUnavailable("no broker"), None, {"lag": 5})
     assert asyncio.run(events_of(trigger)) == [{"answer": {"lag": 5}}]
-    assert [kafka["bootstrap.servers"] for kafka in trigger.asked] == ["broker:9092"] * 4
+    assert [kafka["bootstrap.servers"] for kafka in trigger.configs] == ["broker:9092"] * 4
 
 
 def test_triggerer_asks_an_interval_after_the_sensor() -> None:
@@ -103,7 +103,7 @@ def test_triggerer_asks_an_interval_after_the_sensor() -> None:
         waiting.cancel()
 
     asyncio.run(scenario())
-    assert trigger.asked == []
+    assert trigger.configs == []
 
 
 def test_a_cluster_that_hangs_stops_no_other_trigger() -> None:

@@ -49,20 +49,20 @@ class RefusedOnce:
 
     def __init__(self, settings: dict[str, Any], **_: Any) -> None:
         self._settings = settings
-        self._asked: Counter[str] = Counter()
+        self._calls: Counter[str] = Counter()
 
     def poll(self, seconds: float) -> None:
         time.sleep(seconds)
 
     def list_topics(self, *_: Any, **__: Any) -> None:
-        self._asked["topics"] += 1
-        if self._asked["topics"] == 1:
+        self._calls["topics"] += 1
+        if self._calls["topics"] == 1:
             self._settings["error_cb"](KafkaError(KafkaError._AUTHENTICATION))
             raise KafkaException(KafkaError(KafkaError._TRANSPORT))
 
     def init_transactions(self, _timeout: float) -> None:
-        self._asked["init"] += 1
-        if self._asked["init"] == 1:
+        self._calls["init"] += 1
+        if self._calls["init"] == 1:
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT, retriable=True))
         eos = {"idemp_state": "Assigned", "producer_id": 7, "producer_epoch": 2}
         self._settings["stats_cb"](json.dumps({"eos": eos}))
@@ -85,9 +85,9 @@ class Occupied(RefusedOnce):
     """An instance whose coordinator has not ended the older transaction, and whose last slice is short."""
 
     def init_transactions(self, timeout: float) -> None:
-        self._asked["init"] += 1
+        self._calls["init"] += 1
         time.sleep(timeout)
-        is_first = self._asked["init"] == 1
+        is_first = self._calls["init"] == 1
         code = KafkaError.CONCURRENT_TRANSACTIONS if is_first else KafkaError._TIMED_OUT
         raise KafkaException(KafkaError(code, retriable=True))
 

@@ -36,7 +36,7 @@ class Log:
     """A cluster whose logs give the configured answers for any timestamp."""
 
     def __init__(self, answers, stable, start):
-        self.found, self.stable, self.start = answers, stable, start
+        self.offsets, self.stable, self.start = answers, stable, start
 
     def log_starts(self, partitions):
         return dict.fromkeys(partitions, self.start)
@@ -46,11 +46,11 @@ class Log:
         return LogBounds(self.log_starts(partitions), dict.fromkeys(partitions, self.stable), {})
 
     def max_timestamps(self, partitions):
-        timed = [offset for offset in self.found if offset is not None]
+        timed = [offset for offset in self.offsets if offset is not None]
         return {tp: int(moment(15).timestamp() * 1000) if timed else -1 for tp in partitions}
 
     def offsets_for_time(self, partitions, timestamp, *, markers=False):
-        by_partition = {TopicPartition("orders", n): offset for n, offset in enumerate(self.found)}
+        by_partition = {TopicPartition("orders", n): offset for n, offset in enumerate(self.offsets)}
         if timestamp == 0:  # the first remaining record is after every moment: deleted ones may be, too
             return {tp: TimedOffset(self.start, int(moment(100).timestamp() * 1000)) for tp in partitions}
         return {

@@ -203,11 +203,11 @@ def test_a_store_is_asked_for_many_data_files_at_the_same_time(tmp_path, monkeyp
     together = threading.Barrier(8, timeout=10)
     real = DeltaStorageHandler.get_file_info
 
-    def asked(handler, paths):
+    def get_file_info(handler, paths):
         together.wait()
         return real(handler, paths)
 
-    monkeypatch.setattr(DeltaStorageHandler, "get_file_info", asked)
+    monkeypatch.setattr(DeltaStorageHandler, "get_file_info", get_file_info)
     assert published(lake, [{**ROWS[1], "tiny": number} for number in range(8)]).files == 8
 
 

@@ -22,18 +22,18 @@ def test_a_component_is_started_again_and_only_that(tmp_path: Path) -> None:
     session = Session(leader, env=os.environ, home=tmp_path, log_path=tmp_path / "leader.log", keep=True)
     try:
         files = [tmp_path / f"{name}.{end}" for name in COMMANDS for end in ("log", "pid")]
-        wait_until(lambda: all(map(said, files)))
-        pids = {name: int(said(tmp_path / f"{name}.pid")) for name in COMMANDS}
+        wait_until(lambda: all(map(text_of, files)))
+        pids = {name: int(text_of(tmp_path / f"{name}.pid")) for name in COMMANDS}
         assert {parent_of(pid) for pid in pids.values()} == {session.leader_pid}
         os.kill(pids["one"], signal.SIGKILL)
         eventually(lambda: session_members(session.leader_pid), lambda seen: pids["one"] not in seen)
         (tmp_path / "one.again").touch()
         wait_until(lambda: not (tmp_path / "one.again").exists())
-        again = int(said(tmp_path / "one.pid"))
+        again = int(text_of(tmp_path / "one.pid"))
         assert again != pids["one"]
         assert {again, pids["two"]} < set(session_members(session.leader_pid))
-        eventually(lambda: said(tmp_path / "one.log"), lambda text: text == "one\none\n")
-        assert said(tmp_path / "two.log") == "two\n"
+        eventually(lambda: text_of(tmp_path / "one.log"), lambda text: text == "one\none\n")
+        assert text_of(tmp_path / "two.log") == "two\n"
     finally:
         session.end()
 
@@ -53,7 +53,7 @@ def test_processes_stand_still_for_a_block() -> None:
         os.waitpid(living, 0)
 
 
-def said(path: Path) -> str:
+def text_of(path: Path) -> str:
     return path.read_text() if path.exists() else ""
 
 
