@@ -47,16 +47,16 @@ def test_dead_letters_are_committed_with_the_run_that_found_them(spark, pipeline
     assert (again.found, following.records_read) == (True, 0)
     assert pipeline.output() == sorted({f"{x}{n}" for x in "ab" for n in range(10)} - BAD)
     letters = dead_letters(pipeline)
-    assert sorted(written.value.decode() for written in letters) == sorted(BAD)
-    for written in letters:
-        headers = {key: value.decode() for key, value in written.headers}
-        assert headers["error"].startswith(f"ValueError: not an order: {written.value!r} (")
+    assert sorted(letter.value.decode() for letter in letters) == sorted(BAD)
+    for letter in letters:
+        headers = {key: value.decode() for key, value in letter.headers}
+        assert headers["error"].startswith(f"ValueError: not an order: {letter.value!r} (")
         assert headers["source.topic"] == pipeline.source
         place = (headers["source.partition"], headers["source.offset"])
-        assert place == (str("ab".index(written.value.decode()[0])), written.value.decode()[1])
+        assert place == (str("ab".index(letter.value.decode()[0])), letter.value.decode()[1])
     assert (record.records_read, record.records_written, record.dead_letters) == (20, 20, 3)
     assert (again.summary()["dead_letters"], following.summary()["dead_letters"]) == (3, 0)
-    assert {written.outcome for written in verify_output(pipeline.spec.kafka, record)} == {"ok"}
+    assert {finding.outcome for finding in verify_output(pipeline.spec.kafka, record)} == {"ok"}
 
 
 def test_beyond_the_bound_nothing_is_written_and_a_larger_one_does_the_work(spark, pipeline):

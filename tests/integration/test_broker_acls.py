@@ -316,13 +316,13 @@ def test_the_page_can_ask_all_it_asks_with_what_is_documented(kafka, user, clust
     granted = documented_grants()
     assert len(granted) == len(resources)
     for label, operations in granted:
-        (resource,) = (entry for name, entry in resources.items() if label.startswith(name))
+        (resource,) = (resource for name, resource in resources.items() if label.startswith(name))
         user.grant(*operations, **resource)
     deployment = replace(pipeline.spec.deployment, kafka=user.config)
     with RunHistory(deployment) as history:
         history.refresh()
-        (entry,) = history.pipelines.values()
-        assert history.coverage(entry).is_whole
+        (shown,) = history.pipelines.values()
+        assert history.coverage(shown).is_whole
         assert history.open_transactions() == {}
         checks = history.health(sources=[pipeline.source], sinks=[pipeline.sink])
         statuses = {check.name: check.status for check in checks}
@@ -330,7 +330,7 @@ def test_the_page_can_ask_all_it_asks_with_what_is_documented(kafka, user, clust
         assert {name for name, status in statuses.items() if status == "unknown"} == unseen
         assert {status for name, status in statuses.items() if name not in unseen} == {"ok"}
         assert {"ledger", "ledger records", "ledger topic replicas", "transactions left open"} < set(statuses)
-        assert {check.outcome for check in verify_output(user.config, record)} == {"ok"}
+        assert {finding.outcome for finding in verify_output(user.config, record)} == {"ok"}
         user.revoke("READ", topic=pipeline.sink)
         blind = {check.name: check for check in history.health(sources=(), sinks=[pipeline.sink])}
         assert blind["transactions left open"].status == "unknown"
@@ -338,7 +338,7 @@ def test_the_page_can_ask_all_it_asks_with_what_is_documented(kafka, user, clust
         with pytest.raises(AuthorizationFailed, match=pipeline.sink):
             verify_output(user.config, record)
         user.revoke("DESCRIBE", topic=pipeline.source)
-        for unseen in (history.coverage(entry), *history.summaries([entry])):
+        for unseen in (history.coverage(shown), *history.summaries([shown])):
             assert (unseen.unseen, unseen.unread, unseen.is_whole) == ((pipeline.source,), -1, False)
     doctor = keys.doctor_transactional_id(pipeline.spec.prefix)
     with Link(kafka.client_config()) as link:

@@ -191,8 +191,8 @@ def test_brokers_that_changed_addresses_with_each_other_are_asked_at_their_own(k
 
     def forget_addresses(connections):
         cluster, nodes = connections._manager.cluster, [1, 2, 3]
-        target = [cluster._brokers[node] for node in (2, 3, 1)]
-        for node, other in zip(nodes, target, strict=True):
+        brokers = [cluster._brokers[node] for node in (2, 3, 1)]
+        for node, other in zip(nodes, brokers, strict=True):
             cluster._brokers[node] = type(other)(node, other.host, other.port, other.rack)
             connections.hang_up(node)
 
@@ -204,7 +204,7 @@ def test_brokers_that_changed_addresses_with_each_other_are_asked_at_their_own(k
             lambda: send_partitions(
                 connections,
                 wire.open_transaction(connections, topic, every),
-                {target: wire.sealed(["a"]) for target in every},
+                {partition: wire.sealed(["a"]) for partition in every},
             ),
         ):
             forget_addresses(connections)
@@ -415,7 +415,9 @@ def test_a_partition_without_a_leader_hides_nothing_else(kafka, capsys):
         assert main(["verify", *arguments, "--pipeline", spec.pipeline, "--output", "json"]) == FOUND
         answer = json.loads(capsys.readouterr().out)
         assert not answer["matches"]
-        assert {(check["partition"], check["outcome"], check["found"]) for check in answer["findings"]} == {
+        assert {
+            (finding["partition"], finding["outcome"], finding["found"]) for finding in answer["findings"]
+        } == {
             (0, "ok", 2),
             (1, "unavailable", 0),
         }

@@ -428,9 +428,9 @@ def test_plan_of_an_interval_pins_nothing(cli: Cli, pipeline: Pipeline) -> None:
     assert (code, plan["mode"], plan["advances"]) == (0, "interval", False)
     assert plan["ranges"] == [[pipeline.source, 0, 0, 1], [pipeline.source, 1, 0, 0]]
     assert len(plan["notes"]) == 2
-    assert not [pinned for pinned in ledger_keys(pipeline) if pinned.startswith(keys.BOUNDARIES)]
+    assert not [key for key in ledger_keys(pipeline) if key.startswith(keys.BOUNDARIES)]
     record = pipeline.run(ranges=Interval(NOON - hour, NOON))
-    assert [pinned.to_list() for pinned in record.ranges] == plan["ranges"]
+    assert [offsets.to_list() for offsets in record.ranges] == plan["ranges"]
     code, plan = cli("plan", *options, *interval)
     assert (plan["notes"], plan["committed"]["records_written"]) == ([], 1)
 
@@ -539,10 +539,10 @@ def test_status_without_names_shows_all_there_is(cli: Cli, pipeline: Pipeline) -
     pipeline.publish(["c"])
     code, status = cli("status")
     assert (code, status["missing"], status["exceeded"]) == (0, [], [])
-    assert {group: listed["lag"] for group, listed in status["cursors"].items()} == {
+    assert {group: cursor["lag"] for group, cursor in status["cursors"].items()} == {
         pipeline.spec.group_id: 1
     }
-    assert {listed: run["run_id"] for listed, run in status["pipelines"].items()} == {
+    assert {name: run["run_id"] for name, run in status["pipelines"].items()} == {
         pipeline.spec.pipeline: "r2"
     }
 
@@ -696,8 +696,8 @@ def test_status_sees_gaps_between_intervals_and_transactions_that_are_no_cursors
     with opened(pipeline, name):
         wait_until(lambda: cli("status", "--max-open", "0")[0] == 3)
         _, status = cli("status", "--max-open", "0")
-        assert [row["transactional_id"] for row in status["open_transactions"]] == [name]
-        assert [row["limit"] for row in status["exceeded"]] == ["max-open"]
+        assert [transaction["transactional_id"] for transaction in status["open_transactions"]] == [name]
+        assert [excess["limit"] for excess in status["exceeded"]] == ["max-open"]
     pipeline.run("h2", ranges=missing.ranges)
     code, status = cli("status", "--max-gaps", "0")
     assert (code, status["gaps"], status["open_transactions"]) == (0, [], [])
@@ -735,12 +735,12 @@ def test_a_group_of_another_prefix_is_seen_as_it_is(cli: Cli, pipeline: Pipeline
     name = keys.cursor_transactional_id("another", group)
     with opened(pipeline, name):
         wait_until(lambda: cli("status", "--group", group, "--max-open", "0")[0] == 3)
-        _, answer = cli("status", "--max-open", "0")
-        assert answer["cursors"][group]["open_transaction"]["transactional_id"] == name
-        assert [excess["group"] for excess in answer["exceeded"]] == [group]
-    code, answer = cli("doctor", "--group", group)
-    assert (code, answer["failed"]) == (3, [f"group {group}"])
-    assert "belongs to prefix 'another', this run says 'test'" in answer["checks"][-1]["found"]
+        _, status = cli("status", "--max-open", "0")
+        assert status["cursors"][group]["open_transaction"]["transactional_id"] == name
+        assert [excess["group"] for excess in status["exceeded"]] == [group]
+    code, report = cli("doctor", "--group", group)
+    assert (code, report["failed"]) == (3, [f"group {group}"])
+    assert "belongs to prefix 'another', this run says 'test'" in report["checks"][-1]["found"]
     assert cli("doctor", "--group", group, "--prefix", "another")[0] == 0
 
 
@@ -820,12 +820,12 @@ def test_what_no_run_wrote_is_listed(cli: Cli, pipeline: Pipeline, tmp_path: Pat
     name, group = pipeline.spec.pipeline, pipeline.spec.group_id
     run, cursor = keys.run_record_key(keys.cursor_run_key(name, "r2")), keys.cursor_key(group)
     with ControlPlane(pipeline.spec) as control:
-        places = {listed: control.ledger.partition_for(listed) for listed in (name, group)}
+        places = {key: control.ledger.partition_for(key) for key in (name, group)}
     forge = Producer(dict(pipeline.spec.kafka))
     forge.produce(pipeline.ledger, key=run, value="{}", partition=places[name])
     assert forge.flush(30) == 0
-    code, answer = cli("doctor")
-    (check,) = [listed for listed in answer["checks"] if listed["name"] == "ledger writers"]
+    code, report = cli("doctor")
+    (check,) = [check for check in report["checks"] if check["name"] == "ledger writers"]
     assert (code, check["status"]) == (3, "fail")
     assert run in check["found"]
     assert f"partition {places[name]}, offset " in check["found"]
@@ -836,12 +836,12 @@ def test_what_no_run_wrote_is_listed(cli: Cli, pipeline: Pipeline, tmp_path: Pat
     owner.produce(pipeline.ledger, key=cursor, value=b"", partition=places[group])
     owner.commit_transaction(30)
     wait_for_markers(pipeline.spec.kafka, ledger_partitions(pipeline))
-    code, answer = cli("status", "--group", group, "--run", f"{name}/r1", "--run", f"{name}/r2")
+    code, status = cli("status", "--group", group, "--run", f"{name}/r1", "--run", f"{name}/r2")
     assert code == 0
-    assert answer["runs"][f"{name}/r1"]["run_id"] == "r1"
-    assert "cannot be read" in answer["runs"][f"{name}/r2"]["state"]
-    assert "cannot be read" in answer["cursors"][group]["unreadable"]
-    assert {listed["key"] for listed in cli("ledger")[1]["records"]} >= {
+    assert status["runs"][f"{name}/r1"]["run_id"] == "r1"
+    assert "cannot be read" in status["runs"][f"{name}/r2"]["state"]
+    assert "cannot be read" in status["cursors"][group]["unreadable"]
+    assert {record["key"] for record in cli("ledger")[1]["records"]} >= {
         run,
         cursor,
         keys.LEDGER_IDENTITY_KEY,
@@ -1014,17 +1014,17 @@ def test_verify_reads_the_output_again(cli: Cli, pipeline: Pipeline) -> None:
     record = pipeline.run("r1", data=BesideAStranger)
     held.resume()
     # The other client's records are between the first and the last of the run.
-    assert all(output.last_offset - output.first_offset == output.records for output in record.receipts)
+    assert all(receipt.last_offset - receipt.first_offset == receipt.records for receipt in record.receipts)
     pipeline.publish(["w"])
     pipeline.run("r2")
     code, report = cli("verify", "--pipeline", pipeline.spec.pipeline)
     assert (code, report["matches"], report["runs"], report["records"]) == (0, True, 2, 51)
-    assert {output["outcome"] for output in report["findings"]} == {"ok"}
+    assert {finding["outcome"] for finding in report["findings"]} == {"ok"}
     _, report = cli("verify", "--pipeline", pipeline.spec.pipeline, "--last", "1")
     assert (report["runs"], report["records"]) == (1, 1)
     key = keys.cursor_run_key(pipeline.spec.pipeline, "r1")
     _, report = cli("verify", "--pipeline", pipeline.spec.pipeline, "--run-key", key)
-    assert {output["run_key"] for output in report["findings"]} == {key}
+    assert {finding["run_key"] for finding in report["findings"]} == {key}
     code, report = cli(
         "verify",
         "--pipeline",
@@ -1041,20 +1041,20 @@ def test_verify_tells_deleted_by_retention_from_lost(cli: Cli, pipeline: Pipelin
     record = pipeline.run("r1")
     admin = AdminClient(pipeline.kafka.client_config())
     cut = [
-        Position(pipeline.sink, output.partition, output.first_offset + 1)
-        for output in record.receipts
-        if output.records
+        Position(pipeline.sink, receipt.partition, receipt.first_offset + 1)
+        for receipt in record.receipts
+        if receipt.records
     ]
     for future in admin.delete_records(cut).values():
         future.result(30)
     code, report = cli("verify", "--pipeline", pipeline.spec.pipeline)
-    assert (code, {output["outcome"] for output in report["findings"]}) == (0, {"expired"})
+    assert (code, {finding["outcome"] for finding in report["findings"]}) == (0, {"expired"})
     assert (report["matches"], report["records"], report["expired"]) == (True, 0, 20)
     pipeline.kafka.delete_topic(pipeline.sink)
     pipeline.kafka.create_topic(pipeline.sink, partitions=2)
     code, report = cli("verify", "--pipeline", pipeline.spec.pipeline)
     assert (code, report["matches"]) == (3, False)
-    assert {output["outcome"] for output in report["findings"]} == {"mismatch"}
+    assert {finding["outcome"] for finding in report["findings"]} == {"mismatch"}
     assert "recreated" in report["findings"][0]["detail"]
 
 

@@ -263,12 +263,12 @@ def raising(batch):
 def test_every_record_on_which_the_function_raises_becomes_a_dead_letter(broker, spark):
     """Whatever the function raises; all other records are processed."""
     source, sink, dead = broker.topic("src"), broker.topic("out"), broker.topic("dead")
-    given = [sent for name in RAISES for sent in (b"good", name)]
+    given = [value for name in RAISES for value in (b"good", name)]
     broker.produce(source, ({"value": value} for value in given))
     record = read_process_write(spark, spec_of(broker, source, sink, dead_letter_topic=dead), raising)
     assert values(broker, sink) == [b"good"] * len(RAISES)
     letters = read_topic(broker.bootstrap, dead)
-    assert [sent.value for sent in letters] == list(RAISES)
+    assert [letter.value for letter in letters] == list(RAISES)
     assert record.records_written == len(given)
     for offset, letter in enumerate(letters):
         headers = dict(letter.headers)
@@ -335,8 +335,8 @@ def test_a_dead_letter_that_its_topic_would_refuse_is_cut(broker, spark):
     assert values(broker, sink) == [b"good"]
     letters = read_topic(broker.bootstrap, dead)
     headers = [dict(letter.headers) for letter in letters]
-    assert [letter["source.offset"] for letter in headers] == [b"0", b"1", b"2", b"3"]
-    assert all(letter["error"].startswith(b"ValueError: bad record x") for letter in headers)
+    assert [fields["source.offset"] for fields in headers] == [b"0", b"1", b"2", b"3"]
+    assert all(fields["error"].startswith(b"ValueError: bad record x") for fields in headers)
     by_headers, by_own, by_itself, by_time = letters
     assert by_headers.value == given[0]["value"]
     assert "source.cut" not in headers[0]

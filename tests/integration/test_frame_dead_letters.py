@@ -85,19 +85,19 @@ def test_records_on_which_a_frame_function_raises_are_dead_letters_of_the_run(sp
     assert (again.found, following.records_read) == (True, 0)
     assert pipeline.output() == GOOD
     letters = dead_letters(pipeline)
-    assert sorted(written.value.decode() for written in letters) == sorted(BAD)
-    for written in letters:
-        value = written.value.decode()
-        headers = {key: text.decode() for key, text in written.headers}
+    assert sorted(letter.value.decode() for letter in letters) == sorted(BAD)
+    for letter in letters:
+        value = letter.value.decode()
+        headers = {key: text.decode() for key, text in letter.headers}
         assert headers.pop("error").startswith(BAD[value])
         assert headers == {
             "source.topic": pipeline.source,
             "source.partition": str("ab".index(value[0])),
             "source.offset": value[1],
         }
-        assert written.key == written.value
+        assert letter.key == letter.value
     assert (record.records_read, record.records_written, record.dead_letters) == (16, 16, 3)
-    assert {written.outcome for written in verify_output(pipeline.spec.kafka, record)} == {"ok"}
+    assert {finding.outcome for finding in verify_output(pipeline.spec.kafka, record)} == {"ok"}
 
 
 def test_a_dead_letter_is_no_input_of_an_aggregate(spark, pipeline):

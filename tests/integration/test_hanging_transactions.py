@@ -381,7 +381,7 @@ def test_what_a_command_left_open_is_not_published_by_the_next(kafka, monkeypatc
     name, place = keys.ledger_transactional_id("test", topic), TopicPartition(topic, 0)
     with BrokerConnections(config) as connections:
         keeper = connections.coordinator("transaction", name)
-    broker = next(entry for entry in kafka.brokers if entry.node_id != keeper)
+    broker = next(broker for broker in kafka.brokers if broker.node_id != keeper)
     new = NewTopic(
         topic, num_partitions=1, replica_assignment=[[broker.node_id]], config={"min.insync.replicas": "1"}
     )
@@ -410,7 +410,7 @@ def test_what_a_command_left_open_is_not_published_by_the_next(kafka, monkeypatc
         monkeypatch.setattr("airflow_eos.operations.upkeep._nothing_else", lambda *_: None)
     sign_ledger(Deployment(config, settings, "test"))
     kafka.wait_in_sync()
-    seen = [entry.key for entry in read_topic(config, topic, "read_committed")]
+    seen = [record.key for record in read_topic(config, topic, "read_committed")]
     assert seen == ([b"ledger:signed"] if looks else [b"run:of-somebody", b"ledger:signed"])
 
 

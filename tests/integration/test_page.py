@@ -232,12 +232,12 @@ def test_a_pipeline_has_its_sentence_its_lanes_and_its_runs(page, pipeline):
     assert text.count('class="lane"') == 2
     twin = page.get(f"/eos/api/v1/pipeline?name={quote(name)}").json()
     assert twin["sentence"] == tiled(pipeline)
-    assert [entry["run_id"] for entry in twin["runs_shown"]] == ["r2", "r1", "r0"]
-    assert [(entry["start"], entry["end"], entry["runs"]) for entry in twin["lanes"][1]["segments"]] == [
-        (number, number + 1, [run_key(pipeline, f"r{number}")]) for number in range(3)
-    ]
+    assert [run["run_id"] for run in twin["runs_shown"]] == ["r2", "r1", "r0"]
+    assert [
+        (segment["start"], segment["end"], segment["runs"]) for segment in twin["lanes"][1]["segments"]
+    ] == [(number, number + 1, [run_key(pipeline, f"r{number}")]) for number in range(3)]
     only = page.get(f"/eos/api/v1/pipeline?name={quote(name)}&find=r1").json()["runs_shown"]
-    assert [entry["run_id"] for entry in only] == ["r1"]
+    assert [run["run_id"] for run in only] == ["r1"]
 
 
 def test_tabs_of_airflow_lead_to_the_page_of_a_pipeline(page, pipeline, other):
@@ -483,8 +483,8 @@ def test_offsets_that_two_runs_have_read_turn_the_sentence_red(page, read_twice)
     twin = shown(page, read_twice, 2)
     wrong = f"1 overlap in what 2 runs read: offsets [0, 2) of {read_twice.source}-0 were read by 2 runs"
     assert (twin["whole"], twin["sentence"]) == (False, wrong)
-    (lane,) = (entry for entry in twin["lanes"] if entry["where"] == f"{read_twice.source}-0")
-    assert [(entry["start"], entry["end"], entry["kind"]) for entry in lane["segments"]] == [
+    (lane,) = (lane for lane in twin["lanes"] if lane["where"] == f"{read_twice.source}-0")
+    assert [(segment["start"], segment["end"], segment["kind"]) for segment in lane["segments"]] == [
         (0, 2, "overlap"),
         (2, 3, "read"),
     ]
@@ -561,7 +561,7 @@ def test_a_pipelines_page_shows_where_the_time_of_its_runs_goes(page, fenced):
     run = page.get("/eos/run", params={"pipeline": fenced.spec.pipeline, "key": run_key(fenced, "r4")})
     assert 'aria-label="ABORTED: 0.' in run.text
     states = page.get(run.url.path.replace("/eos/", "/eos/api/v1/") + "?" + run.url.query.decode()).json()
-    was_open = [row["state"] for row in states["states"] if row["open"]]
+    was_open = [state["state"] for state in states["states"] if state["open"]]
     assert was_open == ["WRITTEN", "ABORTED", "WRITTEN"]
 
 
@@ -584,8 +584,8 @@ def test_commands_and_pages_say_the_same(page, fenced, embedded_kafka, pipeline,
     shown(page, fenced, 5)
     fenced_name = fenced.spec.pipeline
     records = command("ledger", "--pipeline", fenced_name)["records"]
-    runs = [entry["value"] for entry in records if entry["key"].startswith("run:")]
-    assert runs == [twin(entry["run_id"])["record"] for entry in runs]
+    runs = [record["value"] for record in records if record["key"].startswith("run:")]
+    assert runs == [twin(run["run_id"])["record"] for run in runs]
     assert len(runs) == 5
     status = command("status")
     summary, newest = status["pipelines"][fenced_name], twin("r4")
@@ -596,7 +596,7 @@ def test_commands_and_pages_say_the_same(page, fenced, embedded_kafka, pipeline,
     assert set(verified) - set(by_page) == {"pruned", "unreadable"}
     assert set(by_page) - set(verified) == {"ok"}
     assert {name: by_page[name] for name in verified if name in by_page} == {
-        name: entry for name, entry in verified.items() if name in by_page
+        name: value for name, value in verified.items() if name in by_page
     }
     waiting = another(embedded_kafka, pipeline, task=task(MINE))
     waiting.publish(["y"])
@@ -651,14 +651,14 @@ def test_a_record_taken_out_of_the_output_turns_run_and_pipeline_red(page, robbe
 def test_output_that_was_deleted_since_is_no_error_and_not_whole(embedded_kafka, page, pipeline):
     """Retention may have deleted it: the pipeline's sentence does not change."""
     sibling = another(embedded_kafka, pipeline, task=task(MINE))
-    (receipt,) = (part for part in sibling.run("r0").receipts if part.records)
+    (receipt,) = (receipt for receipt in sibling.run("r0").receipts if receipt.records)
     cut = Position(sibling.sink, receipt.partition, receipt.last_offset + 1)
     embedded_kafka.admin().delete_records([cut])[cut].result()
     body = {"pipeline": sibling.spec.pipeline, "run_key": run_key(sibling, "r0")}
     assert shown(page, sibling, 1)["whole"]
     report = page.post("/eos/api/v1/verify", json=body).json()
     assert (report["ok"], report["matches"]) == (False, True)
-    assert [part["outcome"] for part in report["findings"] if part["recorded"]] == ["expired"]
+    assert [finding["outcome"] for finding in report["findings"] if finding["recorded"]] == ["expired"]
     assert shown(page, sibling, 1)["whole"]
 
 
@@ -716,7 +716,7 @@ def test_pages_can_be_used_without_a_mouse_and_without_sight(app, page, fenced, 
             assert wrong == [], kind
             assert len(controls) >= 5, kind
             named[kind] = names(seen)
-            assert [label for label in named[kind] if not label[1]] == [], kind
+            assert [pair for pair in named[kind] if not pair[1]] == [], kind
             for scheme in ("light", "dark"):
                 seen.prefer(scheme)
                 texts, unreadable = faint(seen)
@@ -788,7 +788,7 @@ def test_a_silent_broker_costs_five_seconds_and_one_panel(app, page, silent):
             twin = page.get(f"/eos/api/v1/{path}")
             assert (twin.status_code, twin.json()["trouble"]["title"]) == (504, "The brokers are silent")
             rows = twin.json().get("pipelines", [twin.json()])
-            assert [(entry["kind"], entry["attempt"]["error"]) for entry in rows] == [
+            assert [(row["kind"], row["attempt"]["error"]) for row in rows] == [
                 ("failed", "BrokersUnavailable")
             ]
             text = page.get(f"/eos/{path.removeprefix('pipelines')}").text
@@ -801,12 +801,12 @@ def test_a_silent_broker_costs_five_seconds_and_one_panel(app, page, silent):
         answers = [page.get("/eos/api/v1/pipelines") for _ in range(4)]
         desk._questions._running["viewer"] += QUESTIONS_WAITING[0]
         answers.append(page.get("/eos/api/v1/pipelines"))
-    assert [entry.status_code for entry in answers] == [504, 504, 504, 504, 429]
-    assert {entry["attempt"]["error"] for answer in answers for entry in answer.json()["pipelines"]} == {
+    assert [answer.status_code for answer in answers] == [504, 504, 504, 504, 429]
+    assert {row["attempt"]["error"] for answer in answers for row in answer.json()["pipelines"]} == {
         "BrokersUnavailable"
     }
     assert answers[-1].json()["trouble"]["title"] == "Too many questions of yours wait"
-    texts += [entry.text for entry in answers]
+    texts += [answer.text for answer in answers]
     for text in texts:
         assert not any(secret in text for secret in (str(silent), "hunter2", "Traceback", "127.0.0.1"))
 

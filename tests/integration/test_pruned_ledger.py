@@ -141,7 +141,7 @@ def test_pruned_intervals_and_offsets_are_no_gaps(spec, young):
     for number in (1, 2, 0, 4):  # 3 is missing; the oldest is not the first to be committed
         run(spec, f"d{number}", ranges=day(number))
     before = ledger_names(spec.deployment).gaps
-    assert [(item.start[:10], item.end[:10]) for item in before] == [("2026-01-04", "2026-01-05")]
+    assert [(gap.start[:10], gap.end[:10]) for gap in before] == [("2026-01-04", "2026-01-05")]
     with RunHistory(spec.deployment) as history:
         history.refresh()
         seen = history.coverage(history.pipelines[spec.pipeline])
@@ -152,9 +152,9 @@ def test_pruned_intervals_and_offsets_are_no_gaps(spec, young):
     with RunHistory(spec.deployment) as fresh:
         fresh.refresh()
         again = fresh.coverage(fresh.pipelines[spec.pipeline])
-    for item in (after, again):
-        assert (item.runs, item.sentence) == (seen.runs, seen.sentence)
-        assert not any(segment.kind is Kind.GAP for lane in item.lanes for segment in lane.segments)
+    for coverage in (after, again):
+        assert (coverage.runs, coverage.sentence) == (seen.runs, seen.sentence)
+        assert not any(segment.kind is Kind.GAP for lane in coverage.lanes for segment in lane.segments)
     with pytest.raises(LedgerPruned):
         run(spec, "d2", ranges=day(2))
     assert not run(spec, "d3", ranges=day(3)).found  # old, and never run

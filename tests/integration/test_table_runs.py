@@ -618,7 +618,7 @@ def test_the_commands_know_what_a_dead_run_left_of_a_table(pipeline):
     spec = pipeline.spec
     names = ledger_names(spec.deployment)
     assert names.in_tables[spec.pipeline].details["table"] == record.details["table"]
-    (intent,) = (entry for entry in names.intents if entry.pipeline == spec.pipeline)
+    (intent,) = (intent for intent in names.intents if intent.pipeline == spec.pipeline)
     assert (intent.table, intent.transactional_id) == ("iceberg:c/db.t", keys.transactional_id(spec))
 
     options = DoctorOptions(Deployment(spec.kafka, spec.ledger, spec.prefix), tables=[spec.sink])
@@ -629,7 +629,9 @@ def test_the_commands_know_what_a_dead_run_left_of_a_table(pipeline):
     assert f"of {intent.run_key}: 00000-0-" in left.found
 
     pipeline.run("r2", try_number=2)
-    assert not [entry for entry in ledger_names(spec.deployment).intents if entry.pipeline == spec.pipeline]
+    assert not [
+        intent for intent in ledger_names(spec.deployment).intents if intent.pipeline == spec.pipeline
+    ]
 
 
 def test_the_ledger_keeps_no_intent_of_a_run_that_is_over(pipeline):

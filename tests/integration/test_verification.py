@@ -27,7 +27,7 @@ def compacted(kafka: EmbeddedKafka, data: Any, lost: str) -> tuple[Pipeline, Any
     pipeline = Pipeline(kafka, sink_config=COMPACTED_SOON, partitions=1)
     pipeline.publish([f"v{n}" for n in range(10)])
     record = pipeline.run("r1", data=data)
-    assert {r.outcome for r in verify_output(kafka.client_config(), record)} == {"ok"}
+    assert {finding.outcome for finding in verify_output(kafka.client_config(), record)} == {"ok"}
     producer = Producer({**kafka.client_config(), "linger.ms": 0})
 
     def is_removed() -> bool:

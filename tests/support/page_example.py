@@ -51,7 +51,7 @@ class Night:
         self, pipeline: str, began: dt.datetime, ranges: list[OffsetRange], **changes: Any
     ) -> RunRecord:
         """Add a run that read these ranges."""
-        number = sum(r.pipeline == pipeline for r in self.records)
+        number = sum(record.pipeline == pipeline for record in self.records)
         read = sum(r.span for r in ranges)
         took = 4 + read / 900 + self.random.random()
         dag_id, task_id = pipeline.split(".")
@@ -128,8 +128,8 @@ class Night:
 
     def site(self) -> Site:
         """Return the pages for everything added so far."""
-        ordered = sorted(self.records, key=lambda entry: entry.staged_at)
-        attempts = sorted(self.attempts, key=lambda entry: entry.at, reverse=True)
+        ordered = sorted(self.records, key=lambda record: record.staged_at)
+        attempts = sorted(self.attempts, key=lambda attempt: attempt.at, reverse=True)
         history = HandHistory(*ordered, logs=self.logs, topic_ids=self.topic_ids)
         return Site(history, attempts, NOW)
 

@@ -91,8 +91,8 @@ class Site:
 
     def __init__(self, history: HandHistory, attempts: Sequence[Attempt], now: dt.datetime) -> None:
         self.history, self.attempts, self.now = history, attempts, now
-        dags = {entry.dag_id for kept in history.pipelines.values() for entry in kept.runs.values()}
-        self._viewer = Viewer(dags | {entry.dag_id for entry in attempts}, is_admin=True)
+        dags = {record.dag_id for kept in history.pipelines.values() for record in kept.runs.values()}
+        self._viewer = Viewer(dags | {attempt.dag_id for attempt in attempts}, is_admin=True)
 
     def page(self, address: str) -> str:
         """Return a page.

@@ -30,7 +30,7 @@ def backfill(
     source, given = flights_input()
     print(source)
     last = FIRST + dt.timedelta(days=days)
-    messages = [entry for entry in given if FIRST <= day_of(entry) < last]
+    messages = [message for message in given if FIRST <= day_of(message) < last]
     publish(kafka.client_config(), f"{dag_id}-in", messages)
     wanted, dead = expected_output(messages)
     airflow.wait_for_dag(dag_id)
@@ -42,8 +42,8 @@ def backfill(
     cursor = airflow.trigger(f"{dag_id}_cursor")  # while the intervals run
     first = wait(airflow, dag_id, days, tries=1)
     assert airflow.wait_for_run(f"{dag_id}_cursor", cursor) == "success"
-    assert sum(entry["records_written"] for entry in first.values()) == len(messages)
-    assert {entry["mode"] for entry in first.values()} == {"interval"}
+    assert sum(summary["records_written"] for summary in first.values()) == len(messages)
+    assert {summary["mode"] for summary in first.values()} == {"interval"}
     _check(kafka, dag_id, wanted, dead, messages)
 
     assert airflow.xcom(f"{dag_id}_cursor", cursor, "classify")["records_read"] == len(messages)
@@ -55,7 +55,7 @@ def backfill(
     def again(tries: int, *options: str, forgotten: bool = False) -> None:
         create(airflow, dag_id, last, *options, at_once=at_once)
         seen = wait(airflow, dag_id, days, tries=tries)
-        assert seen == {run: {**entry, "found": tries > 1 or forgotten} for run, entry in first.items()}
+        assert seen == {run: {**summary, "found": tries > 1 or forgotten} for run, summary in first.items()}
         assert pipeline.look() == columns, "what is committed stays, and intervals never move offsets"
 
     return again

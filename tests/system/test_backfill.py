@@ -48,7 +48,9 @@ def test_partitions_are_found_though_a_backfill_names_new_runs(
     """A reprocess backfill of a partitioned Dag creates new runs: the partition key finds committed work."""
     days = 2
     messages = [
-        entry for entry in flights_input()[1] if (day_of(entry) - FIRST).days < days and entry.key != b"XXX"
+        message
+        for message in flights_input()[1]
+        if (day_of(message) - FIRST).days < days and message.key != b"XXX"
     ]
     publish(kafka.client_config(), "partitioned-in", messages)
     pipeline = Pipeline(kafka, "partitioned", "partitioned")
@@ -60,16 +62,16 @@ def test_partitions_are_found_though_a_backfill_names_new_runs(
     xcoms = wait(airflow, "partitioned", days, tries=1)
     columns = pipeline.look()
     assert sorted(added(before, columns)) == sorted((run, 1) for run in xcoms)
-    assert sum(entry["records_written"] for entry in xcoms.values()) == len(messages)
-    assert {entry["mode"] for entry in xcoms.values()} == {"partition"}
+    assert sum(summary["records_written"] for summary in xcoms.values()) == len(messages)
+    assert {summary["mode"] for summary in xcoms.values()} == {"partition"}
 
     create(airflow, "partitioned", last, "--reprocess-behavior", "completed")
     both = wait(airflow, "partitioned", 2 * days, tries=1)
-    again = [entry for run_id, entry in both.items() if run_id not in xcoms]
-    assert sorted((entry["run_key"], entry["found"]) for entry in again) == sorted(
-        (entry["run_key"], True) for entry in xcoms.values()
+    again = [summary for run_id, summary in both.items() if run_id not in xcoms]
+    assert sorted((summary["run_key"], summary["found"]) for summary in again) == sorted(
+        (summary["run_key"], True) for summary in xcoms.values()
     )
     assert pipeline.look() == columns
     wanted, _ = expected_output(messages)
     flights = read_topic(kafka.client_config(), "partitioned-out")
-    assert Counter((entry.key, canonical(json.loads(entry.value or b""))) for entry in flights) == wanted
+    assert Counter((record.key, canonical(json.loads(record.value or b""))) for record in flights) == wanted

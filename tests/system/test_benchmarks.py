@@ -113,8 +113,8 @@ def test_the_pages_are_right_and_measured(tmp_path, monkeypatch):
     report = json.loads((tmp_path / "page.json").read_text())
     assert (report["runs"], report["wrong"]) == (400, [])
     names = ("health", "pipelines", "pipeline", "newest run", "oldest run", "transactions")
-    assert sorted(report["seconds"]) == sorted(entry + twin for entry in names for twin in ("", ", JSON"))
-    assert all(len(entry) == 1 and entry[0] > 0 for entry in report["seconds"].values())
+    assert sorted(report["seconds"]) == sorted(name + twin for name in names for twin in ("", ", JSON"))
+    assert all(len(times) == 1 and times[0] > 0 for times in report["seconds"].values())
 
 
 @pytest.mark.chaos

@@ -33,7 +33,7 @@ def test_days_are_in_the_table_once_though_a_task_is_killed_and_all_are_backfill
     airflow: AirflowStandalone, kafka: EmbeddedKafka, lake: dict[str, str], folder: Path
 ) -> None:
     """A task is killed after it has written its files and before it publishes them; retries do the rest."""
-    messages = [entry for entry in flights_input()[1] if (day_of(entry) - FIRST).days < DAYS]
+    messages = [message for message in flights_input()[1] if (day_of(message) - FIRST).days < DAYS]
     publish(kafka.client_config(), "table-in", messages)
     airflow.wait_for_dag(DAG)
     airflow.api.unpause(DAG)
@@ -47,20 +47,22 @@ def test_days_are_in_the_table_once_though_a_task_is_killed_and_all_are_backfill
         airflow.kill_task(DAG, killed, TASK)
         assert rows_of(table.refresh(), "select count(*) from rows") == [(0,)]
     xcoms = _xcoms(airflow, runs, tries=1)
-    tries = [entry["state"] for entry in airflow.api.tries(DAG, killed, TASK)]
+    tries = [attempt["state"] for attempt in airflow.api.tries(DAG, killed, TASK)]
     assert tries == ["failed", "success"]
 
     _check_rows(table.refresh(), messages)
-    snapshots = {entry.snapshot_id: entry.summary for entry in table.snapshots()}
+    snapshots = {snapshot.snapshot_id: snapshot.summary for snapshot in table.snapshots()}
     for summary in xcoms.values():
         assert summary["written"] == {SINK: summary["records_read"]}
         assert snapshots[summary["table"]["snapshot"]]["eos.run-key"] == summary["run_key"]
-    assert sum(entry["records_written"] for entry in xcoms.values()) == len(messages)
+    assert sum(summary["records_written"] for summary in xcoms.values()) == len(messages)
     _check_what_airflow_shows(airflow, kafka, folder, killed, xcoms[killed])
 
     create(airflow, DAG, last, "--reprocess-behavior", "completed", "--run-backwards")
-    assert _xcoms(airflow, runs, tries=2) == {run: {**entry, "found": True} for run, entry in xcoms.items()}
-    assert {entry.snapshot_id for entry in table.refresh().snapshots()} == set(snapshots)
+    assert _xcoms(airflow, runs, tries=2) == {
+        run: {**summary, "found": True} for run, summary in xcoms.items()
+    }
+    assert {snapshot.snapshot_id for snapshot in table.refresh().snapshots()} == set(snapshots)
     _check_rows(table, messages)
 
 

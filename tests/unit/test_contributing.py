@@ -108,9 +108,9 @@ def test_issue_forms_are_whole(path):
     assert form["name"]
     assert form["description"]
     questions = [item for item in form["body"] if item["type"] != "markdown"]
-    ids = [item["id"] for item in questions]
+    ids = [question["id"] for question in questions]
     assert len(ids) == len(set(ids)) > 1
-    assert all(item["attributes"]["label"] for item in questions)
+    assert all(question["attributes"]["label"] for question in questions)
 
 
 def test_a_bug_report_asks_for_the_doctor_and_the_log_and_says_to_look_for_secrets_first():

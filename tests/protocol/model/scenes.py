@@ -754,10 +754,10 @@ def expiring(run: Run) -> Scene:
             # Brokers keep offsets of a partition that a transaction is about to commit.
             pending = {tp for offsets in scene.broker.pending.values() for _, tp in offsets}
             offsets = scene.broker.groups["group"]
-            scene.broker.groups["group"] = {tp: entry for tp, entry in offsets.items() if tp in pending}
+            scene.broker.groups["group"] = {tp: offset for tp, offset in offsets.items() if tp in pending}
 
         def refused() -> str | None:
-            if any(isinstance(entry.error, CursorMoved) for entry in scene.processes.values()):
+            if any(isinstance(process.error, CursorMoved) for process in scene.processes.values()):
                 return "an offset that expired was taken for a foreign one"
             return check_step()
 

@@ -55,12 +55,12 @@ def cleaned_up(lake):
     """Write a checkpoint and clean up: the log's entries are gone, and the history with them."""
     append(lake)
     log = lake.folder / "_delta_log"
-    for entry in log.glob("*.json"):
-        os.utime(entry, (0, 0))
+    for path in log.glob("*.json"):
+        os.utime(path, (0, 0))
     lake.table.create_checkpoint()
     lake.table.cleanup_metadata()
     assert len(list(log.glob("*.json"))) == 1
-    assert all("eos.run-key" not in entry for entry in lake.table.history())
+    assert all("eos.run-key" not in commit for commit in lake.table.history())
 
 
 @pytest.mark.parametrize("maintain", [optimized, vacuumed, restored, cleaned_up])
