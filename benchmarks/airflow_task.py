@@ -43,11 +43,11 @@ def measure(
         for _ in range(rounds):
             publish(servers, "src", records)
             for dag in dags:
-                series[dag].append(_one(airflow, dag))
+                series[dag].append(_time_run(airflow, dag))
     return series
 
 
-def _one(airflow: AirflowStandalone, dag: str) -> dict[str, float]:
+def _time_run(airflow: AirflowStandalone, dag: str) -> dict[str, float]:
     triggered = time.time()
     run_id = airflow.trigger(dag)
     state = airflow.wait_for_run(dag, run_id)

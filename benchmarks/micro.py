@@ -207,7 +207,7 @@ def _decode_peers(sample: Sample, servers: str, rounds: int) -> dict[str, float]
         producer.produce("micro", key=key, value=value)
     producer.flush(60)
 
-    def ours() -> None:
+    def eos() -> None:
         with BrokerConnections(ClientConfig.of({"bootstrap.servers": servers})) as connections:
             answers = fetch_answers(connections, ranges.TopicPartition("micro", 0), 0, sample.records)
             count = sum(len(b) for b in decoded(connections, answers, 0, sample.records))
@@ -249,7 +249,7 @@ def _decode_peers(sample: Sample, servers: str, rounds: int) -> dict[str, float]
         consumer.close()
 
     return {
-        "airflow-eos": _rate(sample.records, ours, rounds),
+        "airflow-eos": _rate(sample.records, eos, rounds),
         "confluent-kafka consume to Arrow": _rate(sample.records, confluent, rounds),
         "kafka-python consumer": _rate(sample.records, python, rounds),
     }

@@ -98,7 +98,7 @@ def _writer(registry: str, number: int) -> Any:
     """Return the parsed schema of an id, which never changes."""
     parsed = _KNOWN.get((registry, number))
     if parsed is None:
-        text = _asked(registry, lambda client: client.get_schema(number)).schema_str
+        text = _query(registry, lambda client: client.get_schema(number)).schema_str
         parsed = _KNOWN[registry, number] = fastavro.parse_schema(json.loads(text))
     return parsed
 
@@ -110,12 +110,12 @@ def _large_order(registry: str) -> int:
         from confluent_kafka.schema_registry import Schema
 
         schema = Schema(json.dumps(LARGE_ORDER), "AVRO")
-        number = _asked(registry, lambda client: client.register_schema(LARGE_ORDER_SUBJECT, schema))
+        number = _query(registry, lambda client: client.register_schema(LARGE_ORDER_SUBJECT, schema))
         _KNOWN[registry, LARGE_ORDER_SUBJECT] = number
     return int(number)
 
 
-def _asked(registry: str, ask: Callable[[Any], Any]) -> Any:
+def _query(registry: str, ask: Callable[[Any], Any]) -> Any:
     """Query the registry.
 
     :raises ProcessFailed: it does not answer, or refuses: not a record's fault, so no dead letter.

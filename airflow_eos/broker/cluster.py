@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from airflow_eos.broker.features import broker_features
-from airflow_eos.broker.shared_connections import Link, asked
+from airflow_eos.broker.shared_connections import Link, through_link
 from airflow_eos.exceptions import AuthorizationFailed, EosError
 from airflow_eos.model.kafka import ProducerIdentity, TimedOffset, TopicDescription
 from airflow_eos.model.ranges import OffsetRange, TopicPartition
@@ -32,21 +32,21 @@ class KafkaCluster:
 
     link: Link
 
-    features = asked(broker_features)
-    brokers = asked(BrokerConnections.brokers)
-    silent_brokers = asked(BrokerConnections.silent_brokers)
-    topic_settings = asked(describe_configs.topic_settings)
-    log_bounds = asked(offsets.log_bounds)
-    epoch_ends = asked(offsets.epoch_ends)
-    max_timestamps = asked(offsets.max_timestamps)
-    committed = asked(groups.fetch_committed_offsets)
-    has_pending_offsets = asked(groups.has_pending_offsets)
-    describe_group = asked(groups.describe_group)
-    group_offsets_partition = asked(groups.offsets_partition)
-    describe_transaction = asked(txn_requests.describe_transaction)
-    describe_producers = asked(txn_requests.describe_producers)
-    transactional_ids = asked(txn_requests.list_transactions)
-    open_transactional_ids = asked(txn_requests.open_transactional_ids)
+    features = through_link(broker_features)
+    brokers = through_link(BrokerConnections.brokers)
+    silent_brokers = through_link(BrokerConnections.silent_brokers)
+    topic_settings = through_link(describe_configs.topic_settings)
+    log_bounds = through_link(offsets.log_bounds)
+    epoch_ends = through_link(offsets.epoch_ends)
+    max_timestamps = through_link(offsets.max_timestamps)
+    committed = through_link(groups.fetch_committed_offsets)
+    has_pending_offsets = through_link(groups.has_pending_offsets)
+    describe_group = through_link(groups.describe_group)
+    group_offsets_partition = through_link(groups.offsets_partition)
+    describe_transaction = through_link(txn_requests.describe_transaction)
+    describe_producers = through_link(txn_requests.describe_producers)
+    transactional_ids = through_link(txn_requests.list_transactions)
+    open_transactional_ids = through_link(txn_requests.open_transactional_ids)
 
     def describe_topics(
         self, topics: Collection[str], *, optional: Collection[str] = (), wait: bool = True

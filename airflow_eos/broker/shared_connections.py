@@ -64,7 +64,7 @@ class Link(Closeable):
             connections.close()
 
 
-def asked(
+def through_link(
     question: Callable[Concatenate[BrokerConnections, Parameters], T],
 ) -> Callable[Concatenate[Any, Parameters], T]:
     """Turn a function whose first argument is the connections into a method of a class with a ``link``."""

@@ -11,7 +11,7 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from airflow_eos.broker.ledger_log.topic import KafkaLedger
 from airflow_eos.broker.librdkafka import checked
 from airflow_eos.broker.producer import TransactionalProducer
-from airflow_eos.broker.shared_connections import Link, asked
+from airflow_eos.broker.shared_connections import Link, through_link
 from airflow_eos.exceptions import ProducerFenced, ProtocolViolation, TimeoutsInconsistent
 from airflow_eos.model.kafka import CommittedOffset, EndTxnAnswer, ProducerIdentity
 from airflow_eos.model.ledger import LedgerMessage
@@ -135,7 +135,7 @@ class KafkaTransactions:
                 return EndTxnAnswer.FENCED
             return end_txn(connections, identity, commit=False)
 
-    write_markers = asked(write_txn_markers)
+    write_markers = through_link(write_txn_markers)
 
 
 OFFSETS_TIMEOUT = 30.0

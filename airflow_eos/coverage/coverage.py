@@ -62,7 +62,7 @@ class Coverage:
 
     def of_topics(self, topics: Collection[str]) -> Coverage:
         """Return the coverage of these topics only; the number of runs stays that of all runs."""
-        lanes = tuple(lane for lane in self.lanes if lane.where.topic in topics)
+        lanes = tuple(lane for lane in self.lanes if lane.topic_partition.topic in topics)
         if len(lanes) == len(self.lanes):
             return self
         return replace(self, lanes=lanes, unseen=tuple(topic for topic in self.unseen if topic in topics))
@@ -94,7 +94,7 @@ def coverage_of(
             if was < to:
                 lanes.of_topic(tp).left_out.add(was, to)
     runs = len(records) + earlier.runs
-    return Coverage(lanes.made(bounds), runs, reprocessings=earlier.reprocessings)
+    return Coverage(lanes.build(bounds), runs, reprocessings=earlier.reprocessings)
 
 
 _Read = tuple[int, int, tuple[str, ...]]
@@ -214,7 +214,7 @@ class _Lanes:
             for span in spans:
                 self._at(key).left_out.add(*span)
 
-    def made(self, bounds: Mapping[TopicPartition, LogBounds]) -> tuple[Lane, ...]:
+    def build(self, bounds: Mapping[TopicPartition, LogBounds]) -> tuple[Lane, ...]:
         """Return all lanes, sorted."""
         lanes = []
         for key, building in sorted(self._building.items()):

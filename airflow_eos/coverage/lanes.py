@@ -106,7 +106,7 @@ class Lane:
     again: tuple[Segment, ...] = ()
 
     @property
-    def where(self) -> TopicPartition:
+    def topic_partition(self) -> TopicPartition:
         """The partition."""
         return TopicPartition(self.key.topic, self.key.partition)
 

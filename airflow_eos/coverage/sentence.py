@@ -42,7 +42,7 @@ def sentence(
 
 def _tiled(read: Sequence[tuple[Lane, Sequence[Segment]]]) -> str:
     """Return the offsets that were read, by partition if there are few partitions."""
-    ranges = [(lane.where, parts[0].start, parts[-1].end) for lane, parts in read]
+    ranges = [(lane.topic_partition, parts[0].start, parts[-1].end) for lane, parts in read]
     if len(ranges) > _PLACES_SHOWN:
         total = sum(end - start for _, start, end in ranges)
         return f"{counted(total, 'offset')} of {counted(len(ranges), 'partition')}"
@@ -80,7 +80,7 @@ def place(lane: Lane, part: Segment) -> str:
     span, was, is_now = f"offsets {range_text(part.start, part.end)}", "were", "are"
     if part.end - part.start == 1:
         span, was, is_now = f"offset {part.start:,}", "was", "is"
-    span = f"{span} of {lane.where} {was} read"
+    span = f"{span} of {lane.topic_partition} {was} read"
     if part.kind is Kind.GAP:
         return f"{span} by no run" + (f", and {is_now} deleted" if part.deleted else "")
     if part.kind is Kind.OVERLAP:

@@ -72,7 +72,7 @@ class LedgerKey:
         """Return the signature of a record; None without a secret."""
         return record.digest(self._secrets[0]) if self._secrets else None
 
-    def made(self, signature: bytes | None, record: SignedRecord) -> bool:
+    def verifies(self, signature: bytes | None, record: SignedRecord) -> bool:
         """Return whether a signature is valid for exactly this record."""
         return signature is not None and any(
             hmac.compare_digest(signature, record.digest(secret)) for secret in self._secrets

@@ -124,7 +124,7 @@ class CursorMove:
         self._reset = reset
         self._ledger = ledger
         self._moment = keys.utc_text(now())
-        self._known = cursor = self._record(None)
+        self._cursor = cursor = self._record(None)
         if cursor is None and reset.pipeline is None:
             raise ConfigurationError(
                 f"group {reset.group!r} has no cursor in the ledger; name the pipeline that will own it"
@@ -308,9 +308,9 @@ class CursorMove:
         ]
         if mapped is not None:
             layout = replace(
-                self._known or replace(after, ends={}, epochs={}),
+                self._cursor or replace(after, ends={}, epochs={}),
                 topic_ids=after.topic_ids,
-                partition_counts=after_move(self._known, move).partition_counts,
+                partition_counts=after_move(self._cursor, move).partition_counts,
             )
             messages.append(LedgerMessage(keys.cursor_key(group), layout.to_json(), group))
         partition = self._control.ledger.partition_for(group)
@@ -329,7 +329,7 @@ class CursorMove:
 
     def _is_added(self, tp: TopicPartition) -> bool:
         """Return whether a partition was added to a topic of the cursor since the cursor first named it."""
-        cursor = self._known
+        cursor = self._cursor
         if cursor is None or cursor.topic_ids.get(tp.topic) != self._topic_ids[tp.topic]:
             return False
         return cursor.is_added(tp)

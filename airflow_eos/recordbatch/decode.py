@@ -146,12 +146,13 @@ def _decode_one(batch: RawBatch, wanted: _Wanted) -> DecodedBatch:
         ) from error
     except OverBudget as error:
         raise CorruptBatch(
-            f"record batch of {batch.where()} is refused: {error}, see {MAX_BYTES_SETTING}; {_way_on(batch)}"
+            f"record batch of {batch.location()} is refused: {error}, see {MAX_BYTES_SETTING}; "
+            f"{_way_on(batch)}"
         ) from error
     except (ValueError, IndexError, pa.ArrowException) as error:
         checksum = "is right, so its producer wrote it so" if wanted.check_crc else "was not compared"
         raise CorruptBatch(
-            f"record batch of {batch.where()} with {batch.header.record_count} records cannot be read: "
+            f"record batch of {batch.location()} with {batch.header.record_count} records cannot be read: "
             f"{error}; its checksum {checksum}; {_way_on(batch)}"
         ) from error
 
@@ -174,7 +175,7 @@ def _decode_group(group: Sequence[RawBatch], wanted: _Wanted) -> Iterator[Decode
     except (ValueError, IndexError, pa.ArrowException) as error:
         for _ in one_by_one:  # the damaged one raises, and names itself
             pass
-        raise CorruptBatch(f"{len(group)} record batches from {group[0].where()} on: {error}") from error
+        raise CorruptBatch(f"{len(group)} record batches from {group[0].location()} on: {error}") from error
     else:
         yield together
 
@@ -226,7 +227,9 @@ def _body(batch: RawBatch, budget: int) -> bytes | pa.Buffer:
     try:
         return decompress(batch.header.codec, bytes(batch.records), budget)
     except EnvironmentMismatch as missing:
-        raise EnvironmentMismatch(f"record batch of {batch.where()} cannot be read: {missing}") from missing
+        raise EnvironmentMismatch(
+            f"record batch of {batch.location()} cannot be read: {missing}"
+        ) from missing
 
 
 def _each(headers: Sequence[BatchHeader], field: str, counts: Sequence[int]) -> Int64s:

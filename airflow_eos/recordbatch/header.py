@@ -118,7 +118,7 @@ class RawBatch(NamedTuple):
         """The records section, still compressed."""
         return self.data[HEADER_BYTES:]
 
-    def where(self) -> str:
+    def location(self) -> str:
         """``topic-partition at offset N``."""
         return f"{self.topic}-{self.partition} at offset {self.header.base_offset}"
 
@@ -130,7 +130,7 @@ class RawBatch(NamedTuple):
         actual = crc32c(bytes(self.data[ATTRIBUTES_AT:]))
         if actual != self.header.crc:
             raise CorruptBatch(
-                f"record batch of {self.where()} has CRC {self.header.crc:#010x}, its bytes give "
+                f"record batch of {self.location()} has CRC {self.header.crc:#010x}, its bytes give "
                 f"{actual:#010x}: the log or the connection is damaged; compare the replicas "
                 "with kafka-dump-log"
             )

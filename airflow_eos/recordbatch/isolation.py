@@ -57,7 +57,7 @@ def control_type(batch: RawBatch) -> ControlType | None:
     try:
         return ControlType.parse(key or b"")
     except ValueError as error:
-        raise CorruptBatch(f"control batch of {batch.where()} cannot be read: {error}") from error
+        raise CorruptBatch(f"control batch of {batch.location()} cannot be read: {error}") from error
 
 
 def data_batches(

@@ -62,10 +62,12 @@ class Boundaries:
             ).to_json(),
             prefixes=(neighbours(topic.topic, moment),),
         )
-        return self.known(topic, value, accept_deleted=accept_deleted)
+        return self.read_pinned(topic, value, accept_deleted=accept_deleted)
 
     @staticmethod
-    def known(topic: TopicDescription, value: LedgerValue | str, *, accept_deleted: bool = False) -> Boundary:
+    def read_pinned(
+        topic: TopicDescription, value: LedgerValue | str, *, accept_deleted: bool = False
+    ) -> Boundary:
         """Read a pinned boundary.
 
         :raises TopicRecreated: it was pinned on an earlier topic of that name.
@@ -220,7 +222,7 @@ class Unpinned(Boundaries):
         key = keys.boundary_key(topic.topic, moment)
         pinned = self._pinned_values(topic.topic, key, neighbours(topic.topic, moment))
         if key in pinned:
-            return self.known(topic, pinned[key], accept_deleted=accept_deleted)
+            return self.read_pinned(topic, pinned[key], accept_deleted=accept_deleted)
         self.notes.append(f"{topic.topic}: the boundary at {keys.utc_text(moment)} is not pinned yet")
         near = Pinned(
             topic,

@@ -78,7 +78,7 @@ class Endings:
         if isinstance(failure, _NOT_WORTH_RESENDING):
             raise failure
         ends = isinstance(failure, SessionLost) or work.attempts >= self.spec.max_send_attempts
-        if ends or self.kill.asked:
+        if ends or self.kill.requested:
             raise failed(work)
         return None
 
@@ -93,7 +93,7 @@ class Endings:
         if not laws.may_take_epoch(answer):
             return self.superseded(work, failure)
         work.count(failure)
-        if self.kill.asked:
+        if self.kill.requested:
             raise OutcomeUnknown(
                 f"{work.key} was killed while it committed; a retry asks the ledger"
             ) from failure

@@ -60,28 +60,28 @@ class Kill:
     The first of kill and commit to take the turn wins. Neither waits for it: a signal handler runs in the
     thread that it interrupts, so nothing here may block on what that thread holds.
 
-    :ivar asked: whether the run should end.
+    :ivar requested: whether the run should end.
     """
 
     def __init__(self) -> None:
-        self.asked = False
+        self.requested = False
         self._turn = threading.Lock()
         self._kept = False
 
     def ask(self) -> None:
         """Tell the run to end."""
-        self.asked = True
+        self.requested = True
         if self._turn.acquire(blocking=False):
             self._kept = True  # never released: a later commit finds it taken
 
     def check(self) -> None:
         """Raise RunFailed if the run was killed."""
-        if self.asked:
+        if self.requested:
             raise RunFailed("the run was killed; what it had not committed by then is not committed")
 
     def take_turn(self) -> None:
         """Take the turn right before the commit; :meth:`turn_taken` releases it. RunFailed if killed."""
-        if self._turn.acquire(blocking=False) and self.asked:
+        if self._turn.acquire(blocking=False) and self.requested:
             self._turn.release()
         self.check()
 

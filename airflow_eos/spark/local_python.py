@@ -35,7 +35,7 @@ import importlib.util, json, sys
 specs = {name: importlib.util.find_spec(name) for name in sys.argv[1:]}
 print(json.dumps([list(sys.version_info), {name: spec and spec.origin for name, spec in specs.items()}]))
 """
-_asked: dict[tuple[str, str], Future[bool]] = {}
+_checks: dict[tuple[str, str], Future[bool]] = {}
 _lock = Lock()
 
 
@@ -51,9 +51,9 @@ def ask(python: str, path: str) -> Future[bool]:
     :param path: its ``PYTHONPATH``.
     """
     with _lock:
-        if (python, path) not in _asked:
-            _asked[python, path] = in_daemon_thread("airflow-eos-python", partial(_finds_ours, python, path))
-        return _asked[python, path]
+        if (python, path) not in _checks:
+            _checks[python, path] = in_daemon_thread("airflow-eos-python", partial(_finds_ours, python, path))
+        return _checks[python, path]
 
 
 def has_drivers_modules(spark: SparkSession) -> bool:

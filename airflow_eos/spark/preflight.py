@@ -44,7 +44,7 @@ _RESTART = (
 )
 _SLOTS = "spark.sql.leafNodeDefaultParallelism"
 _SHIPPED = ("airflow_eos", "kafka")
-_known: weakref.WeakKeyDictionary[Any, Environment] = weakref.WeakKeyDictionary()
+_environments: weakref.WeakKeyDictionary[Any, Environment] = weakref.WeakKeyDictionary()
 _lock = threading.Lock()
 
 
@@ -90,9 +90,9 @@ def check_environment(spark: SparkSession, compression: str = "zstd") -> Environ
     :raises EnvironmentMismatch: names host, difference and fix.
     """
     with _lock:
-        if spark not in _known:
-            _known[spark] = _look(spark)
-        environment = _known[spark]
+        if spark not in _environments:
+            _environments[spark] = _look(spark)
+        environment = _environments[spark]
     if compression == "lz4" and environment.without_lz4:
         hosts = ", ".join(environment.without_lz4)
         raise EnvironmentMismatch(

@@ -244,7 +244,7 @@ def is_server_gone(error: BaseException) -> bool:
     """Return whether Spark Connect's client has lost its server or its session."""
     if not module_of(error).startswith(_CONNECT):
         return module_of(error).startswith("grpc.") and _grpc_code(error) == "UNAVAILABLE"
-    condition = _asked(error, "getCondition")
+    condition = _answer_of(error, "getCondition")
     if condition is not None:
         return condition in _GONE_CONDITIONS or condition.startswith(_GONE_SESSION)
     return _grpc_code(error) == "UNAVAILABLE"
@@ -288,7 +288,7 @@ def _of_jvm(origin: Any) -> Iterator[JavaError]:
                 return
             yield JavaError(
                 str(origin.getClass().getName()),
-                _asked(origin, "getCondition"),
+                _answer_of(origin, "getCondition"),
                 str(origin.getMessage() or ""),
             )
             origin = origin.getCause()
@@ -303,7 +303,7 @@ def _of_client(error: BaseException) -> list[JavaError]:
         return [JavaError(PYTHON_EXCEPTION, None, text)]
     if not module_of(error).startswith(_CONNECT):
         return []
-    condition = _asked(error, "getCondition")
+    condition = _answer_of(error, "getCondition")
     unknown = _UNKNOWN.match(text)
     if unknown is not None:
         return [JavaError(unknown["java"], condition, text[unknown.end() :])]
@@ -311,7 +311,7 @@ def _of_client(error: BaseException) -> list[JavaError]:
     return [JavaError(SPARK_EXCEPTION if plain else "", condition, text)]
 
 
-def _asked(thing: Any, name: str) -> str | None:
+def _answer_of(thing: Any, name: str) -> str | None:
     try:
         answer = getattr(thing, name)()
     except Exception:  # noqa: BLE001 - py4j raises for a missing method, too
@@ -322,7 +322,7 @@ def _asked(thing: Any, name: str) -> str | None:
 def _grpc_code(error: BaseException) -> str | None:
     """Return the name of the gRPC code; before Spark 4.1 only the error of gRPC has it."""
     for holder, name in ((error, "getGrpcStatusCode"), (error, "code"), (error.__context__, "code")):
-        code = _asked(holder, name)
+        code = _answer_of(holder, name)
         if code is not None:
             return code.rpartition(".")[2]  # of StatusCode.UNAVAILABLE
     return None

@@ -16,7 +16,7 @@ from airflow_eos.ui.viewer import Viewer
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Requested:
     """The requested Dag, Dag run or task instance; an empty name matches any.
 
     :param map_index: a number, or another text of Airflow for a task that is not mapped.
@@ -41,7 +41,7 @@ class Asked:
         )
 
 
-def runs_of(history: KnownRuns, viewer: Viewer, query: Asked) -> Iterator[RunRecord]:
+def runs_of(history: KnownRuns, viewer: Viewer, query: Requested) -> Iterator[RunRecord]:
     """Return the runs in memory that match and that the user may see, newest first."""
     for pipeline in viewer.pipelines(history):
         for record in reversed(pipeline.runs.values()):
@@ -49,7 +49,7 @@ def runs_of(history: KnownRuns, viewer: Viewer, query: Asked) -> Iterator[RunRec
                 yield record
 
 
-def page_of(runs: Iterable[RunRecord], attempts: Iterable[Attempt], query: Asked) -> str:
+def page_of(runs: Iterable[RunRecord], attempts: Iterable[Attempt], query: Requested) -> str:
     """Return the page of the only matching run or pipeline, or the list of all of them.
 
     :raises Trouble: no pipeline matches.

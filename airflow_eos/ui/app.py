@@ -27,7 +27,7 @@ from airflow_eos.model.ranges import utc_now
 from airflow_eos.model.spec import Deployment
 from airflow_eos.operations.verification import NOT_MATCHING, verified_counts
 from airflow_eos.ui import views
-from airflow_eos.ui.addresses import Asked, page_of, runs_of
+from airflow_eos.ui.addresses import Requested, page_of, runs_of
 from airflow_eos.ui.answers import base_of, file_answer, html_answer, json_answer, with_headers
 from airflow_eos.ui.attempt_rows import attempts_view
 from airflow_eos.ui.attempts import Attempt, Tasks, read_attempts
@@ -252,7 +252,7 @@ def page_of_airflow(
     map_index: Text = "",
 ) -> Response:
     """Redirect from a Dag, a Dag run or a task instance of Airflow to the page about it."""
-    query = Asked(dag_id, run_id, task_id, map_index)
+    query = Requested(dag_id, run_id, task_id, map_index)
     if dag_id not in viewer.dag_ids:
         raise not_shown("Dag")
     attempts = _attempts(viewer, utc_now(), dag_id=dag_id) or ()

@@ -116,7 +116,7 @@ def lane_of(lane: Lane, visible: Mapping[str, RunRecord]) -> dict[str, Any]:
     begin = segments[0].start if segments else 0
     end = max((segment.end for segment in segments), default=begin)
     return {
-        "where": str(lane.where),
+        "where": str(lane.topic_partition),
         "topic_id": lane.key.topic_id,
         "gone": lane.bounds is None,
         "label": _label(lane, begin, end),
@@ -136,7 +136,7 @@ def _label(lane: Lane, begin: int, end: int) -> str:
     """Return the text alternative of a lane's drawing."""
     parts = Counter(segment.kind.value for segment in (*lane.segments, *lane.again))
     kinds = ", ".join(f"{number:,} {kind}" for kind, number in sorted(parts.items()))
-    return f"{lane.where}, offsets {range_text(begin, end)}" + (f": {kinds}" if kinds else "")
+    return f"{lane.topic_partition}, offsets {range_text(begin, end)}" + (f": {kinds}" if kinds else "")
 
 
 def _segment(segment: Segment, visible: Mapping[str, RunRecord]) -> dict[str, Any]:

@@ -64,7 +64,7 @@ def seconds_behind(records: Sequence[RunRecord], coverage: Coverage, now: dt.dat
     """
     if coverage.unseen:
         return None
-    waiting = {lane.where for lane in coverage.lanes if lane.unread}
+    waiting = {lane.topic_partition for lane in coverage.lanes if lane.unread}
     if not waiting:
         return 0.0
     newest = records[-RUNS_LOOKED_AT:]

@@ -34,13 +34,13 @@ class Backoff:
     """Exponential backoff from 20 ms to 1 s, with jitter so that many clients do not retry at the same time.
 
     :param timeout: seconds until :attr:`expired`, from now.
-    :ivar told: whether :meth:`tell` has logged its warning.
+    :ivar warned: whether :meth:`tell` has logged its warning.
     """
 
     def __init__(self, timeout: float) -> None:
         self.timeout = timeout
         self.deadline = time.monotonic() + timeout
-        self.told = False
+        self.warned = False
         self._tries = 0
 
     @property
@@ -65,8 +65,8 @@ class Backoff:
 
     def tell(self, doing: str, error: Exception) -> None:
         """Log once, after :data:`SILENT_SECONDS`, why the caller waits: a silent minute looks like a hang."""
-        if not self.told and self.timeout - self.left >= SILENT_SECONDS and not self.expired:
-            self.told = True
+        if not self.warned and self.timeout - self.left >= SILENT_SECONDS and not self.expired:
+            self.warned = True
             log.warning("%s: still waiting (%s), for up to %.0f s more", doing, describe(error), self.left)
 
 

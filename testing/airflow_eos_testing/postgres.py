@@ -74,18 +74,18 @@ class PostgresServer(EmbeddedServer):
         """
         variables = [part for name, value in values.items() for part in ("-v", f"{name}={value}")]
         quiet = ("-X", "-q", "-A", "-t", "-F", "\t", "-v", "ON_ERROR_STOP=1", "-d", "postgres")
-        rows = self._run("psql", *self._where(), *quiet, *variables, given=sql.encode())
+        rows = self._run("psql", *self._connection_options(), *quiet, *variables, given=sql.encode())
         return [row.split("\t") for row in rows.decode().splitlines()]
 
     def back_up(self) -> bytes:
         """Return a dump of the database as it is now."""
-        return self._run("pg_dump", *self._where(), "-F", "c", "postgres")
+        return self._run("pg_dump", *self._connection_options(), "-F", "c", "postgres")
 
     def restore(self, dump: bytes) -> None:
         """Replace the database with a dump's content, and end all connections to it."""
-        self._run("dropdb", *self._where(), "--force", "--maintenance-db=template1", "postgres")
-        self._run("createdb", *self._where(), "--maintenance-db=template1", "postgres")
-        self._run("pg_restore", *self._where(), "--exit-on-error", "-d", "postgres", given=dump)
+        self._run("dropdb", *self._connection_options(), "--force", "--maintenance-db=template1", "postgres")
+        self._run("createdb", *self._connection_options(), "--maintenance-db=template1", "postgres")
+        self._run("pg_restore", *self._connection_options(), "--exit-on-error", "-d", "postgres", given=dump)
 
     def _command(self) -> list[str]:
         self.home.chmod(0o777)
@@ -105,7 +105,7 @@ class PostgresServer(EmbeddedServer):
             return False
         return True
 
-    def _where(self) -> tuple[str, ...]:
+    def _connection_options(self) -> tuple[str, ...]:
         return "-h", str(self.home), "-U", "postgres"
 
     def _run(self, program: str, *arguments: str, given: bytes = b"") -> bytes:

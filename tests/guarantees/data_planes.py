@@ -44,12 +44,12 @@ class RoutedPlane(LocalDataPlane):
 
     def transform(self, rows: Sequence[Row]) -> Sequence[Out]:
         sink = str(self._spec.sink_topic)
-        found = []
+        outs = []
         for row in rows:
             last = (row.value or b"")[-1:]
             topic = f"{sink}-dead" if last == b"0" else f"{sink}-odd" if int(last) % 2 else sink
-            found.append(Out(row.value, row.key, topic))
-        return found
+            outs.append(Out(row.value, row.key, topic))
+        return outs
 
 
 class FailsOncePlane(LocalDataPlane):
@@ -77,7 +77,7 @@ class EvaluatesAgainPlane(FailsOnceRandomPlane):
     def send(self, sealed: LocalSealed, identity: ProducerIdentity, timeout: float) -> Sequence[Any]:
         if getattr(self, "_failed", False):
             again = super().seal(self._plan).batches
-            mixed = {**sealed.batches, **{where: again[where] for where in sorted(again)[::2]}}
+            mixed = {**sealed.batches, **{tp: again[tp] for tp in sorted(again)[::2]}}
             sealed = replace(sealed, batches=mixed)
         return super().send(sealed, identity, timeout)
 
@@ -113,10 +113,10 @@ class Executor:
     """
 
     def __init__(self, *arguments: Any) -> None:
-        self._pipe, theirs = processes.Pipe()
-        self._process = processes.Process(target=_execute, args=(*arguments, theirs), daemon=True)
+        self._pipe, child_end = processes.Pipe()
+        self._process = processes.Process(target=_execute, args=(*arguments, child_end), daemon=True)
         self._process.start()
-        theirs.close()
+        child_end.close()
         self.error: Exception | None = None
 
     def wait_half(self) -> None:
@@ -152,7 +152,7 @@ def _execute(config: Any, identity: ProducerIdentity, batches: Any, timeout: flo
             receipts += send_partitions(connections, identity, {first: batches[first]}, timeout=timeout)
             pipe.send("half")
             pipe.recv()
-            others = {where: batches[where] for where in rest}
+            others = {tp: batches[tp] for tp in rest}
             receipts += send_partitions(connections, identity, others, timeout=timeout)
         except Exception as failure:
             error = failure

@@ -44,12 +44,12 @@ class LocalDriver:
         without: Collection[str] = (),
     ) -> None:
         stops = frozenset({stop_at} if isinstance(stop_at, State) else stop_at)
-        self._pipe, theirs = processes.Pipe()
+        self._pipe, child_end = processes.Pipe()
         self._process = processes.Process(
-            target=_drive, args=(spec, plane, stops, tuple(without), theirs), daemon=True
+            target=_drive, args=(spec, plane, stops, tuple(without), child_end), daemon=True
         )
         self._process.start()
-        theirs.close()
+        child_end.close()
         self.states: list[State] = []
         self.times: list[tuple[str, float]] = []
         self._end: tuple[str, Any] | None = None

@@ -73,13 +73,13 @@ class Experiment(Pipeline):
     def assert_exact(self, *, drained: bool = True) -> None:
         """Assert every input once, in order, and that ledger, offsets and transactions agree with it."""
         config, spec = self.kafka.client_config(), self.spec
-        found = read_topic(config, self.sink)
+        output = read_topic(config, self.sink)
         records = ledger_records(config, self.ledger, spec.pipeline)
         verdict = judge(
             self.sent,
-            found,
+            output,
             disagreements=[
-                *ledger_complaints(records, len(found)),
+                *ledger_complaints(records, len(output)),
                 *offsets_complaints(config, spec.group_id, records, self.source, drained=drained),
                 *unfinished_transactions(config, keys.cursor_transactional_id(spec.prefix, spec.group_id)),
             ],
@@ -98,13 +98,13 @@ class Experiment(Pipeline):
         """
         wanted = [TopicPartition(self.source, p) for p in range(self.partitions)]
         with ControlPlane(self.spec) as control:
-            found = control.cluster.committed(self.spec.group_id, wanted, stable=False)
-        return [found[tp].offset if tp in found else -1 for tp in wanted]
+            offsets = control.cluster.committed(self.spec.group_id, wanted, stable=False)
+        return [offsets[tp].offset if tp in offsets else -1 for tp in wanted]
 
     def delete_head(self, partition: int, before: int) -> None:
         """Delete the records below an offset, as retention does."""
-        where = ClientPartition(self.source, partition, before)
-        self.kafka.admin().delete_records([where])[where].result()
+        tp = ClientPartition(self.source, partition, before)
+        self.kafka.admin().delete_records([tp])[tp].result()
 
     def forget_offsets(self) -> None:
         """Delete the group, as brokers do with an idle one after offsets.retention.minutes."""
@@ -169,9 +169,9 @@ def values(kafka: Any, topic: str, isolation: str = "read_committed") -> list[st
     return [r.value.decode() for r in read_topic(kafka.client_config(), topic, isolation)]  # type: ignore[union-attr, arg-type]
 
 
-def lost_and_duplicated(sent: Sequence[str], found: Sequence[str]) -> tuple[list[str], list[str]]:
+def lost_and_duplicated(sent: Sequence[str], received: Sequence[str]) -> tuple[list[str], list[str]]:
     """Compare as multisets, ignoring order and offsets."""
-    wanted, got = Counter(sent), Counter(found)
+    wanted, got = Counter(sent), Counter(received)
     return sorted((wanted - got).elements()), sorted((got - wanted).elements())
 
 

@@ -75,8 +75,8 @@ def layout_of(config: Mapping[str, Any], topic: str, partition: int = 0) -> list
     """Return what is at each offset, up to the last stable offset."""
     cells: list[Cell] = []
     with BrokerConnections(ClientConfig.of(config)) as connections:
-        where = TopicPartition(topic, partition)
-        end = list_offsets(connections, [where], "latest")[where]
+        tp = TopicPartition(topic, partition)
+        end = list_offsets(connections, [tp], "latest")[tp]
         for answer in fetch_answers(connections, TopicPartition(topic, partition), 0, end):
             committed = {batch.header.base_offset for batch in data_batches(answer.batches, answer.aborted)}
             for batch in answer.batches:

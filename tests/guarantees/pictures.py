@@ -102,8 +102,8 @@ class Recorder:
         consumer.assign([ClientPartition(sink, p, 0) for p in range(self._experiment.partitions)])
         seen = 0
         while not self._stop.is_set():
-            found = consumer.consume(1000, timeout=0.01)
-            fresh = sum(1 for message in found if message.error() is None)
+            messages = consumer.consume(1000, timeout=0.01)
+            fresh = sum(1 for message in messages if message.error() is None)
             if fresh:
                 seen += fresh
                 self._counts[isolation].append((time.monotonic(), seen))
@@ -115,10 +115,12 @@ class Recorder:
         with ControlPlane(spec) as control:
             while not self._stop.is_set():
                 try:
-                    found = control.cluster.describe_transaction(name)
+                    transaction = control.cluster.describe_transaction(name)
                 except EosError:
                     continue
-                text = "" if found is None else f"{found.state.value} e{found.producer_epoch}"
+                text = (
+                    "" if transaction is None else f"{transaction.state.value} e{transaction.producer_epoch}"
+                )
                 if text and (not self._transaction or self._transaction[-1][0] != text):
                     self._transaction.append((text, time.monotonic()))
                 time.sleep(0.005)

@@ -60,8 +60,8 @@ def test_without_replicas_one_broker_is_enough_to_stop_a_run(replicated):
     kafka.brokers[leader - 1].start()
     kafka.wait_in_sync()
     replicated.run(try_number=2, sink_topic=single)
-    found = [r.value.decode() for r in read_topic(kafka.client_config(), single)]
-    assert lost_and_duplicated(replicated.sent, found) == ([], [])
+    output = [r.value.decode() for r in read_topic(kafka.client_config(), single)]
+    assert lost_and_duplicated(replicated.sent, output) == ([], [])
 
 
 # -- A2: schedulers --------------------------------------------------------------------------------------

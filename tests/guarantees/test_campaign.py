@@ -18,10 +18,10 @@ def test_faults_at_every_kind_of_state_lose_nothing_and_duplicate_nothing() -> N
     """SIGKILL, SIGSTOP and lost answers under constant input: the output has every input exactly once."""
     command = [sys.executable, "-m", "chaos", "--short", "--seed", "1"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=580, check=False)
-    said = done.stdout + done.stderr[-4000:]
-    assert done.returncode == 0, said
+    output = done.stdout + done.stderr[-4000:]
+    assert done.returncode == 0, output
     last = re.fullmatch(_LAST, done.stdout.splitlines()[-1])
-    assert last is not None, said
+    assert last is not None, output
     runs, faults, records_in, records_out = map(int, last.groups())
     assert records_in == records_out >= 20_000
     assert faults >= 9

@@ -45,14 +45,14 @@ def group_settings(experiment, **changes):
 
 def poll(consumer, count):
     """Read ``count`` records."""
-    found = []
+    texts = []
     deadline = time.monotonic() + 60
-    while len(found) < count:
-        assert time.monotonic() < deadline, f"{len(found)} of {count} records"
+    while len(texts) < count:
+        assert time.monotonic() < deadline, f"{len(texts)} of {count} records"
         message = consumer.poll(0.5)
         if message is not None and message.error() is None:
-            found.append(message.value().decode())
-    return found
+            texts.append(message.value().decode())
+    return texts
 
 
 # -- C1: re-delivery -------------------------------------------------------------------------------------
@@ -148,14 +148,15 @@ def test_a_database_dedupes_by_the_provenance_headers(experiment, spark):
     )
     database.execute("create table blind (value)")
     for _ in range(2):  # the consumer crashes after its insert, before its commit, and reads it all again
-        for found in read_topic(experiment.kafka.client_config(), experiment.sink):
-            h = dict(found.headers)
+        for message in read_topic(experiment.kafka.client_config(), experiment.sink):
+            h = dict(message.headers)
             assert h["run"].decode() == record.run_id
             place = (h["topic"].decode(), int(h["partition"]), int(h["offset"]))
             database.execute(
-                "insert into keyed values (?, ?, ?, ?) on conflict do nothing", (*place, found.value.decode())
+                "insert into keyed values (?, ?, ?, ?) on conflict do nothing",
+                (*place, message.value.decode()),
             )
-            database.execute("insert into blind values (?)", (found.value.decode(),))
+            database.execute("insert into blind values (?)", (message.value.decode(),))
 
     def stored(table):
         return [value for (value,) in database.execute(f"select value from {table}")]
@@ -168,14 +169,14 @@ def test_a_database_dedupes_by_the_provenance_headers(experiment, spark):
 # -- C3: order -------------------------------------------------------------------------------------------
 
 
-def order_kept(found):
+def order_kept(output):
     """Whether the numbers of each source partition rise within each output partition."""
     last = {}
-    for where, value in found:
+    for sink_partition, value in output:
         partition, number = value.split(":")
-        if last.get((where, partition), "") >= number:
+        if last.get((sink_partition, partition), "") >= number:
             return False
-        last[where, partition] = number
+        last[sink_partition, partition] = number
     return True
 
 
@@ -198,10 +199,10 @@ def test_a_row_wise_transform_keeps_the_order_of_ten_partitions(embedded_kafka, 
     experiment = Experiment(embedded_kafka, partitions=10)
     experiment.feed(1000)
     read_process_write(spark, experiment.spec, same_partition)
-    found = in_order(experiment)
-    assert [value for _, value in found] == sorted(experiment.sent)
-    assert order_kept(found)
-    assert all(int(value.split(":")[0]) == where for where, value in found)
+    output = in_order(experiment)
+    assert [value for _, value in output] == sorted(experiment.sent)
+    assert order_kept(output)
+    assert all(int(value.split(":")[0]) == sink_partition for sink_partition, value in output)
 
 
 def test_one_partition_is_a_total_order(embedded_kafka, spark):
@@ -210,9 +211,9 @@ def test_one_partition_is_a_total_order(embedded_kafka, spark):
     for run_id in ("r1", "r2"):
         experiment.feed(500)
         read_process_write(spark, experiment.changed(run_id), same_partition)
-    found = in_order(experiment)
-    assert [value for _, value in found] == experiment.sent
-    assert order_kept(found)
+    output = in_order(experiment)
+    assert [value for _, value in output] == experiment.sent
+    assert order_kept(output)
 
 
 def test_a_transform_that_shuffles_gives_up_the_order_and_nothing_else(embedded_kafka, spark):
@@ -220,9 +221,9 @@ def test_a_transform_that_shuffles_gives_up_the_order_and_nothing_else(embedded_
     experiment = Experiment(embedded_kafka, partitions=2)
     experiment.feed(200)
     read_process_write(spark, experiment.spec, shuffled)
-    found = in_order(experiment)
-    assert not order_kept(found)
-    assert lost_and_duplicated(experiment.sent, [value for _, value in found]) == ([], [])
+    output = in_order(experiment)
+    assert not order_kept(output)
+    assert lost_and_duplicated(experiment.sent, [value for _, value in output]) == ([], [])
 
 
 # -- C4: gaps --------------------------------------------------------------------------------------------
@@ -261,11 +262,11 @@ def test_a_reader_that_counts_offsets_finds_one_record_too_few(embedded_kafka):
         group_settings(experiment, **{"isolation.level": "read_committed", "enable.partition.eof": True})
     )
     consumer.assign([ClientPartition(experiment.source, 0, 0)])
-    found = 0
+    count = 0
     while (message := consumer.poll(60)) is not None and message.error() is None:
-        found += 1
+        count += 1
     consumer.close()
-    assert found == 4  # one short: the marker
+    assert count == 4  # one short: the marker
     assert is_end(message, len(COMMIT_LAYOUT))
 
 
@@ -286,9 +287,9 @@ def test_a_deleted_head_is_refused_with_both_offsets_and_both_ways_on(experiment
     before = experiment.committed(), experiment.output()
     with pytest.raises(OffsetsOutOfRange) as caught:
         experiment.run("r2")
-    said = str(caught.value)
+    text = str(caught.value)
     for part in ("starts at 15", "range at 10", "10 to 14 were deleted", "Restore them", "reset-offsets"):
-        assert part in said
+        assert part in text
     assert (experiment.committed(), experiment.output()) == before
 
 

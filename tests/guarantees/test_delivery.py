@@ -162,10 +162,10 @@ def test_without_a_transaction_the_count_is_35(embedded_kafka):
 # -- S5: deterministic and not ---------------------------------------------------------------------------
 
 
-def results(found):
+def results(output):
     """{input: [results]} of what a random transform wrote."""
     by_input = {}
-    for value in found:
+    for value in output:
         tag, number = value.split(" ")
         by_input.setdefault(tag, []).append(number)
     return by_input
@@ -251,9 +251,9 @@ def with_attempt(df):
         from pyspark import TaskContext
 
         context = TaskContext.get()
-        mine = b" %d.%d" % (context.partitionId(), context.taskAttemptId())
+        suffix = b" %d.%d" % (context.partitionId(), context.taskAttemptId())
         for batch in batches:
-            values = pa.array([value + mine for value in batch.column("value").to_pylist()], pa.binary())
+            values = pa.array([value + suffix for value in batch.column("value").to_pylist()], pa.binary())
             yield pa.RecordBatch.from_arrays([batch.column("key"), values], names=["key", "value"])
 
     return df.select("key", "value").mapInArrow(named, "key binary, value binary")
@@ -274,9 +274,9 @@ def test_blocks_of_two_attempts_are_never_sent(experiment, spark, monkeypatch):
     monkeypatch.setattr(blocks, "checkpointed", tasks_run_again_between_two_owners)
     record = Run(spark, experiment.spec, with_attempt).execute()
     assert "ABORTED" not in [state for state, _ in record.trace], "found by the send only"
-    found = results(experiment.output())
-    assert sorted(found) == sorted(experiment.sent)
-    assert len({name for names in found.values() for name in names}) == 2  # a task for each source partition
+    by_tag = results(experiment.output())
+    assert sorted(by_tag) == sorted(experiment.sent)
+    assert len({name for names in by_tag.values() for name in names}) == 2  # a task for each source partition
     assert len(seals) == 2
 
 
@@ -302,6 +302,6 @@ def test_without_the_seal_a_failed_task_mixes_two_result_sets(experiment, spark)
     with pytest.raises(PySparkException, match="the task fails"):
         job(fails_at_the_last_row)
     job(with_rand)
-    found = results(experiment.output())
-    assert {tag for tag, numbers in found.items() if len(set(numbers)) == 2} == set(written)
-    assert len(found[last]) == 1
+    by_tag = results(experiment.output())
+    assert {tag for tag, numbers in by_tag.items() if len(set(numbers)) == 2} == set(written)
+    assert len(by_tag[last]) == 1

@@ -123,7 +123,7 @@ class SendTwice:
     """A send task whose first attempt dies after one of two batches; the second one sends other content."""
 
     def __init__(self, experiment, monkeypatch):
-        self.where = TopicPartition(experiment.sink, 0)
+        self.topic_partition = TopicPartition(experiment.sink, 0)
         self.first, self.second = (self._batches(letter) for letter in "ab")
         monkeypatch.setattr("pyspark.TaskContext.get", classmethod(lambda cls: TaskContext()))
         self._config = ClientConfig.of(experiment.kafka.client_config())
@@ -132,7 +132,7 @@ class SendTwice:
 
     def _batches(self, letter):
         values = pa.array([f"{letter}{n:03d}".encode() for n in range(100)], pa.binary())
-        sealed = seal(values, np.zeros(100, np.int32), topic=self.where.topic, batch_bytes=700)
+        sealed = seal(values, np.zeros(100, np.int32), topic=self.topic_partition.topic, batch_bytes=700)
         return [(batch.records, batch.data) for batch in sealed]
 
     def play(self):
@@ -140,13 +140,13 @@ class SendTwice:
         with ControlPlane(self._spec) as control, BrokerConnections(self._config) as connections:
             session = control.transactions.fence(self._name)
             session.begin()
-            session.add_partitions([self.where])
-            send_partitions(connections, session.identity, {self.where: self.first[:1]})
+            session.add_partitions([self.topic_partition])
+            send_partitions(connections, session.identity, {self.topic_partition: self.first[:1]})
             count = sum(records for records, _ in self.second)
             task = SendTask(
                 self._config,
                 session.identity,
-                {self.where: (len(self.second), count)},
+                {self.topic_partition: (len(self.second), count)},
                 {0: 0},
                 delivery_timeout=20.0,
                 timeout=60.0,
@@ -157,12 +157,12 @@ class SendTwice:
             finally:
                 end_txn(connections, session.identity, commit=True)
                 session.close()
-                wait_for_markers(self._spec.kafka, [self.where])
+                wait_for_markers(self._spec.kafka, [self.topic_partition])
         return answers
 
     def _rows(self):
         columns = [
-            (0, self.where.topic, self.where.partition, 0, 0, number, records, data)
+            (0, self.topic_partition.topic, self.topic_partition.partition, 0, 0, number, records, data)
             for number, (records, data) in enumerate(self.second)
         ]
         arrays = [pa.array(c, t) for c, t in zip(zip(*columns, strict=True), SCHEMA.types, strict=True)]
@@ -214,7 +214,7 @@ class Lies(LocalDataPlane):
     def send(self, sealed, identity, timeout):
         with BrokerConnections(self._config) as connections:
             *written, left_out = sorted(sealed.batches)
-            some = {where: sealed.batches[where] for where in written}
+            some = {tp: sealed.batches[tp] for tp in written}
             receipts = send_partitions(connections, identity, some, timeout=timeout)
         records = sum(n for n, _ in sealed.batches[left_out])
         claim = dataclasses.replace(

@@ -122,9 +122,9 @@ def test_without_acks_from_all_replicas_an_acknowledged_record_is_lost(replicate
     survivor = Producer({**kafka.client_config(), "acks": "all"})
     survivor.produce(topic, value="written to the new leader")
     assert survivor.flush(60) == 0
-    found = values(kafka, topic)
-    assert found[-1] == "written to the new leader"
-    assert "acknowledged" not in found
+    texts = values(kafka, topic)
+    assert texts[-1] == "written to the new leader"
+    assert "acknowledged" not in texts
 
 
 def wait_for_another_leader(kafka, topic, old):
@@ -240,8 +240,8 @@ class OneByOne(ManyBatchesPlane):
 
 
 def in_log_order(experiment):
-    found = read_topic(experiment.kafka.client_config(), experiment.sink)
-    return [r.value.decode() for r in found]
+    records = read_topic(experiment.kafka.client_config(), experiment.sink)
+    return [r.value.decode() for r in records]
 
 
 @pytest.mark.parametrize("times", [1, 7])
@@ -294,8 +294,8 @@ def test_a_leader_that_dies_in_the_middle_of_a_send_costs_only_time(replicated):
 
     class DiesOnTheWay(ManyBatchesPlane):
         def send(self, sealed, identity, timeout):
-            for where, batches in sealed.batches.items():
-                sealed.batches[where] = self.slowly(batches)
+            for tp, batches in sealed.batches.items():
+                sealed.batches[tp] = self.slowly(batches)
             return super().send(sealed, identity, timeout)
 
         def slowly(self, batches):

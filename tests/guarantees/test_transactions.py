@@ -73,8 +73,8 @@ def test_the_coordinator_agrees_with_the_trace_at_every_state(any_kafka):
     decided = {TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT}
     assert seen[State.COMMITTED].state in decided
     wait_until(lambda: described(experiment).state is TransactionState.COMPLETE_COMMIT)
-    for found in seen.values():
-        assert (found.producer_id, found.producer_epoch) == (
+    for transaction in seen.values():
+        assert (transaction.producer_id, transaction.producer_epoch) == (
             record.producer.producer_id,
             record.producer.producer_epoch,
         )
@@ -139,8 +139,8 @@ def transaction_log(experiment):
     (TransactionLogKey.json, TransactionLogValue.json).
     """
     wanted = keys.transactional_id(experiment.spec).encode()
-    found = read_topic(experiment.kafka.client_config(), "__transaction_state", "read_uncommitted")
-    return [_STATES[r.value[16]] for r in found if r.value is not None and r.key[4:] == wanted]
+    records = read_topic(experiment.kafka.client_config(), "__transaction_state", "read_uncommitted")
+    return [_STATES[r.value[16]] for r in records if r.value is not None and r.key[4:] == wanted]
 
 
 def test_a_step_that_is_left_out_is_refused(experiment):
@@ -239,12 +239,12 @@ def lost_commit(experiment, monkeypatch, lost, **changes):
 
     monkeypatch.setattr(KafkaSession, "commit", impatient)
 
-    def told(self, *, fenced):
-        found = ask(self, fenced=fenced)
-        story.append((fenced, found is not None))
-        return found
+    def ask_and_note(self, *, fenced):
+        answer = ask(self, fenced=fenced)
+        story.append((fenced, answer is not None))
+        return answer
 
-    monkeypatch.setattr(CommittedRuns, "ask", told)
+    monkeypatch.setattr(CommittedRuns, "ask", ask_and_note)
     with KafkaProxy(experiment.kafka.bootstrap_servers) as proxy:
         name = keys.transactional_id(experiment.changed(**changes))
         if lost == "answer lost":

@@ -141,8 +141,10 @@ def test_everything_a_zombie_may_try_is_refused(any_kafka, state, successor):
     experiment = Experiment(any_kafka)
     experiment.feed(20)
     zombie = experiment.driver("r1", stop_at=state).wait_for(state)
-    found = described(experiment)
-    old = ProducerIdentity(keys.transactional_id(experiment.spec), found.producer_id, found.producer_epoch)
+    transaction = described(experiment)
+    old = ProducerIdentity(
+        keys.transactional_id(experiment.spec), transaction.producer_id, transaction.producer_epoch
+    )
     zombie.pause()
     live = experiment.driver("r1", try_number=2, stop_at=State.PROVEN).wait_for(State.PROVEN)
     if successor == "committed":
@@ -166,9 +168,9 @@ def _try_everything(experiment, old):
         with pytest.raises(ProducerFenced):
             add_partitions_to_txn(connections, old, [TopicPartition(experiment.sink, 0)])
         batches = LocalDataPlane(experiment.spec).seal(given(experiment)).batches
-        for where in batches:
+        for tp in batches:
             with pytest.raises(ProducerFenced):
-                send_partitions(connections, old, {where: batches[where]}, timeout=30)
+                send_partitions(connections, old, {tp: batches[tp]}, timeout=30)
 
 
 @on_brokers_at_states

@@ -255,7 +255,7 @@ REMOVALS: dict[str, Removal] = {
     "signed": Removal(
         "3",
         "in a ledger with a key only signed records count",
-        "airflow_eos.model.signature:LedgerKey.made",
+        "airflow_eos.model.signature:LedgerKey.verifies",
         lambda self, *_, **__: True,
         (
             f"{_FORGED}test_what_is_not_signed_is_no_commit",

@@ -28,11 +28,11 @@ def parse(batch):
 @pytest.fixture
 def pipeline(embedded_kafka: EmbeddedKafka) -> Pipeline:
     """Twenty records in two partitions, three of them bad, and a topic for those."""
-    made = Pipeline(embedded_kafka)
+    filled = Pipeline(embedded_kafka)
     for partition, letter in enumerate("ab"):
-        made.publish([f"{letter}{n}" for n in range(10)], partition=partition)
-    made.spec = made.changed(dead_letter_topic=embedded_kafka.create_topic(f"dead-{made.source}"))
-    return made
+        filled.publish([f"{letter}{n}" for n in range(10)], partition=partition)
+    filled.spec = filled.changed(dead_letter_topic=embedded_kafka.create_topic(f"dead-{filled.source}"))
+    return filled
 
 
 def dead_letters(pipeline, isolation="read_committed"):
@@ -46,17 +46,17 @@ def test_dead_letters_are_committed_with_the_run_that_found_them(spark, pipeline
     following = RunAttempt(spark, pipeline.changed("r2"), parse).execute()
     assert (again.found, following.records_read) == (True, 0)
     assert pipeline.output() == sorted({f"{x}{n}" for x in "ab" for n in range(10)} - BAD)
-    found = dead_letters(pipeline)
-    assert sorted(one.value.decode() for one in found) == sorted(BAD)
-    for one in found:
-        headers = {key: value.decode() for key, value in one.headers}
-        assert headers["error"].startswith(f"ValueError: not an order: {one.value!r} (")
+    letters = dead_letters(pipeline)
+    assert sorted(letter.value.decode() for letter in letters) == sorted(BAD)
+    for letter in letters:
+        headers = {key: value.decode() for key, value in letter.headers}
+        assert headers["error"].startswith(f"ValueError: not an order: {letter.value!r} (")
         assert headers["source.topic"] == pipeline.source
         place = (headers["source.partition"], headers["source.offset"])
-        assert place == (str("ab".index(one.value.decode()[0])), one.value.decode()[1])
+        assert place == (str("ab".index(letter.value.decode()[0])), letter.value.decode()[1])
     assert (record.records_read, record.records_written, record.dead_letters) == (20, 20, 3)
     assert (again.summary()["dead_letters"], following.summary()["dead_letters"]) == (3, 0)
-    assert {one.outcome for one in verify_output(pipeline.spec.kafka, record)} == {"ok"}
+    assert {finding.outcome for finding in verify_output(pipeline.spec.kafka, record)} == {"ok"}
 
 
 def test_beyond_the_bound_nothing_is_written_and_a_larger_one_does_the_work(spark, pipeline):
@@ -74,7 +74,7 @@ def test_rounds_have_their_own_dead_letters(spark, pipeline):
     ranges = Cursor(max_records=5, until_caught_up=True)
     record = RunAttempt(spark, pipeline.changed("r1", ranges=ranges, max_dead_letters=2), parse).execute()
     assert record.dead_letters == 3
-    assert sorted(one.value.decode() for one in dead_letters(pipeline)) == sorted(BAD)
+    assert sorted(letter.value.decode() for letter in dead_letters(pipeline)) == sorted(BAD)
 
 
 def test_what_cannot_work_is_refused_before_spark_starts(pipeline):
@@ -97,7 +97,9 @@ def with_its_headers(batch):
 
 def headers_of(pipeline):
     """Return headers of the sink, the oldest output first."""
-    return [dict(one.headers) for one in sorted(read_topic(pipeline.spec.kafka, pipeline.sink), key=place)]
+    return [
+        dict(record.headers) for record in sorted(read_topic(pipeline.spec.kafka, pipeline.sink), key=place)
+    ]
 
 
 def place(record):
@@ -130,5 +132,5 @@ def test_dead_letters_and_output_name_their_run_where_all_output_shall(spark, pi
     """They have no repetition number, since the run is not a repetition."""
     record = RunAttempt(spark, pipeline.changed("r1", mark_output="always"), parse).execute()
     assert headers_of(pipeline) == [{"eos.run": record.run_key.encode()}] * 17
-    for one in dead_letters(pipeline):
-        assert dict(one.headers)["eos.run"] == record.run_key.encode()
+    for letter in dead_letters(pipeline):
+        assert dict(letter.headers)["eos.run"] == record.run_key.encode()

@@ -38,9 +38,9 @@ DAY = dt.timedelta(days=1)
 
 @pytest.fixture
 def pipeline(embedded_kafka: EmbeddedKafka) -> Pipeline:
-    made = Pipeline(embedded_kafka, partitions=1)
-    made.publish([f"r{n}" for n in range(COUNT)], timestamp=int((now() - DAY / 24).timestamp() * 1000))
-    return made
+    filled = Pipeline(embedded_kafka, partitions=1)
+    filled.publish([f"r{n}" for n in range(COUNT)], timestamp=int((now() - DAY / 24).timestamp() * 1000))
+    return filled
 
 
 def now():

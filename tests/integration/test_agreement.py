@@ -36,8 +36,8 @@ def test_what_a_cursor_pipeline_leaves_agrees_and_what_does_not_is_told(embedded
     assert [record.run_id for record in records] == ["r1", "r2"]
     assert list(ledger_complaints(records, 100)) == []
     assert list(offsets_complaints(kafka, spec.group_id, records, pipeline.source)) == []
-    mine = transactional_id(spec)
-    assert list(unfinished_transactions(kafka, mine)) == []
+    name = transactional_id(spec)
+    assert list(unfinished_transactions(kafka, name)) == []
     assert list(reader.complaints(outputs)) == []
     assert judge(log, outputs).exact
 
@@ -49,5 +49,5 @@ def test_what_a_cursor_pipeline_leaves_agrees_and_what_does_not_is_told(embedded
     (behind, _) = offsets_complaints(kafka, spec.group_id, records[:1], pipeline.source, drained=False)
     assert "its last run ended at" in behind
     attempt = Paused(pipeline, State.WRITTEN, "r3")
-    assert list(unfinished_transactions(kafka, mine, timeout=0)) == [f"transaction {mine} is Ongoing"]
+    assert list(unfinished_transactions(kafka, name, timeout=0)) == [f"transaction {name} is Ongoing"]
     attempt.resume()

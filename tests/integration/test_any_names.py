@@ -35,16 +35,16 @@ NAMES = {
 @pytest.fixture(params=rest_in_chaos(5, NAMES))
 def pipeline(request: Any, embedded_kafka: Any) -> Pipeline:
     group, name = NAMES[request.param]
-    made = Pipeline(embedded_kafka, partitions=1)
-    tag = made.source.removeprefix("src-")
+    unnamed = Pipeline(embedded_kafka, partitions=1)
+    tag = unnamed.source.removeprefix("src-")
     # All tests share the broker: each has its own group and pipeline.
     return Pipeline(embedded_kafka, partitions=1, group_id=f"{group}{tag}", pipeline=f"{name}{tag}")
 
 
 def command(pipeline: Pipeline, capsys: Any, *arguments: str) -> Any:
     capsys.readouterr()
-    where = ["--bootstrap-servers", pipeline.kafka.bootstrap_servers, "--ledger-topic", pipeline.ledger]
-    code = main([arguments[0], *where, "--prefix", "test", "--output", "json", *arguments[1:]])
+    options = ["--bootstrap-servers", pipeline.kafka.bootstrap_servers, "--ledger-topic", pipeline.ledger]
+    code = main([arguments[0], *options, "--prefix", "test", "--output", "json", *arguments[1:]])
     printed = capsys.readouterr()
     assert code == 0, printed.err
     return json.loads(printed.out)
@@ -78,9 +78,9 @@ def test_any_name_works_in_every_mode_and_command(pipeline: Pipeline, capsys: An
             assert not keys.belongs_to(name, spec.prefix, spec.pipeline + "x", spec.group_id + "x")
 
     named = keys.run_name(spec.pipeline, run_id)
-    found = command(pipeline, capsys, "status", "--group", spec.group_id, "--run", named, "--max-lag", "0")
-    assert found["cursors"][spec.group_id]["pipeline"] == spec.pipeline
-    assert found["runs"][named]["run_id"] == run_id
+    status = command(pipeline, capsys, "status", "--group", spec.group_id, "--run", named, "--max-lag", "0")
+    assert status["cursors"][spec.group_id]["pipeline"] == spec.pipeline
+    assert status["runs"][named]["run_id"] == run_id
     assert spec.pipeline in command(pipeline, capsys, "status")["pipelines"]
     runs = command(pipeline, capsys, "ledger", "--pipeline", spec.pipeline)["records"]
     assert len(runs) == 5

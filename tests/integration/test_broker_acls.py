@@ -286,16 +286,18 @@ def test_a_limit_that_may_not_be_read_stops_no_command(kafka, user, monkeypatch)
     deployment = Deployment(user.config, settings, prefix)
     assert create_ledger(deployment).partitions == 1
     options = DoctorOptions(deployment, transaction_timeout=dt.timedelta(hours=2))
-    found = {check.name: (check.status, check.found) for check in examine(options)}
-    assert found["time-outs"][0] == "unknown"
-    assert found["transactional id"][0] == "ok"
-    assert found["transaction time-out"] == ("fail", "brokers refuse 2 hours, and take 15 minutes")
+    checks = {check.name: (check.status, check.found) for check in examine(options)}
+    assert checks["time-outs"][0] == "unknown"
+    assert checks["transactional id"][0] == "ok"
+    assert checks["transaction time-out"] == ("fail", "brokers refuse 2 hours, and take 15 minutes")
 
 
 def documented_grants():
     """Return what docs/page.md says that the page's principal needs: resources as named there, operations."""
     table = re.findall(r"^   \| (.+?) \| (\w+(?:, \w+)*) \|$", PAGE.read_text(), re.MULTILINE)
-    return [(what, operations.upper().split(", ")) for what, operations in table if what != "resource"]
+    return [
+        (resource, operations.upper().split(", ")) for resource, operations in table if resource != "resource"
+    ]
 
 
 def test_the_page_can_ask_all_it_asks_with_what_is_documented(kafka, user, cluster):
@@ -313,30 +315,30 @@ def test_the_page_can_ask_all_it_asks_with_what_is_documented(kafka, user, clust
     }
     granted = documented_grants()
     assert len(granted) == len(resources)
-    for what, operations in granted:
-        (resource,) = (its for name, its in resources.items() if what.startswith(name))
+    for label, operations in granted:
+        (resource,) = (resource for name, resource in resources.items() if label.startswith(name))
         user.grant(*operations, **resource)
     deployment = replace(pipeline.spec.deployment, kafka=user.config)
     with RunHistory(deployment) as history:
         history.refresh()
-        (its,) = history.pipelines.values()
-        assert history.coverage(its).is_whole
+        (shown,) = history.pipelines.values()
+        assert history.coverage(shown).is_whole
         assert history.open_transactions() == {}
         checks = history.health(sources=[pipeline.source], sinks=[pipeline.sink])
-        statuses = {one.name: one.status for one in checks}
+        statuses = {check.name: check.status for check in checks}
         unseen = {"partition verification", "time-outs", "expiry of ids", "ledger settings"}
         assert {name for name, status in statuses.items() if status == "unknown"} == unseen
         assert {status for name, status in statuses.items() if name not in unseen} == {"ok"}
         assert {"ledger", "ledger records", "ledger topic replicas", "transactions left open"} < set(statuses)
-        assert {one.outcome for one in verify_output(user.config, record)} == {"ok"}
+        assert {finding.outcome for finding in verify_output(user.config, record)} == {"ok"}
         user.revoke("READ", topic=pipeline.sink)
-        blind = {one.name: one for one in history.health(sources=(), sinks=[pipeline.sink])}
+        blind = {check.name: check for check in history.health(sources=(), sinks=[pipeline.sink])}
         assert blind["transactions left open"].status == "unknown"
         assert pipeline.sink in blind["transactions left open"].found
         with pytest.raises(AuthorizationFailed, match=pipeline.sink):
             verify_output(user.config, record)
         user.revoke("DESCRIBE", topic=pipeline.source)
-        for unseen in (history.coverage(its), *history.summaries([its])):
+        for unseen in (history.coverage(shown), *history.summaries([shown])):
             assert (unseen.unseen, unseen.unread, unseen.is_whole) == ((pipeline.source,), -1, False)
     doctor = keys.doctor_transactional_id(pipeline.spec.prefix)
     with Link(kafka.client_config()) as link:
@@ -352,10 +354,10 @@ def test_topics_that_may_not_be_read_are_not_searched_for_hanging_transactions(k
     user.grant("READ", topic=pipeline.ledger)
     user.grant("READ", topic="__consumer_offsets")
     deployment = replace(pipeline.spec.deployment, kafka=user.config)
-    asked = Namespace(topic=[], assume=None, yes=False)
+    options = Namespace(topic=[], assume=None, yes=False)
 
     def looks():
-        outcome = commands.repair(deployment, asked)
+        outcome = commands.repair(deployment, options)
         checks = {check.name: check for check in examine(DoctorOptions(deployment, sinks=[pipeline.sink]))}
         hanging = checks["hanging transactions"]
         return outcome.code, outcome.data["unseen"], hanging.status, pipeline.sink in hanging.found
@@ -500,8 +502,8 @@ def test_doctor_names_every_missing_permission(user):
         f"group {group}",
     }
     prefix = options.deployment.prefix
-    cursor, ours = keys.cursor_transactional_id(prefix, group), keys.ids_prefix(prefix)
-    assert f"'{cursor}', or on transactional ids '{ours}', with" in failed["transactional id"].advice
+    cursor, ids_prefix = keys.cursor_transactional_id(prefix, group), keys.ids_prefix(prefix)
+    assert f"'{cursor}', or on transactional ids '{ids_prefix}', with" in failed["transactional id"].advice
     assert f"grant Describe, Read on group '{group}'" in failed[f"group {group}"].advice
     assert "grant Describe" in failed["topic source"].advice
 
@@ -552,9 +554,9 @@ def test_doctor_takes_the_literal_id_of_a_cursor_for_enough(kafka, user):
     owner.produce("source", key="k", value="v")
     owner.flush(30)
     checks = {check.name: check for check in examine(options)}
-    found = checks["transactional id"]
-    assert (found.status, found.found) == ("warn", f"{name} may be used, others of the prefix may not")
-    assert f"'{prefix}.', with pattern type PREFIXED" in found.advice
+    id_check = checks["transactional id"]
+    assert (id_check.status, id_check.found) == ("warn", f"{name} may be used, others of the prefix may not")
+    assert f"'{prefix}.', with pattern type PREFIXED" in id_check.advice
     assert [check for check in checks.values() if check.status == "fail"] == []
     owner.commit_transaction(30)
 

@@ -48,12 +48,12 @@ def plain_producer(config):
 def test_topics_have_an_id_and_a_partition_count(embedded_kafka, cluster, kafka_topic):
     """The id is shown in the form of Kafka's own tools."""
     first, second = kafka_topic(partitions=3), kafka_topic(partitions=1)
-    found = cluster.describe_topics([first, second])
-    assert {name: topic.partitions for name, topic in found.items()} == {first: 3, second: 1}
+    topics = cluster.describe_topics([first, second])
+    assert {name: topic.partitions for name, topic in topics.items()} == {first: 3, second: 1}
     collection = confluent_kafka.TopicCollection([first])
     shown = str(embedded_kafka.admin().describe_topics(collection)[first].result().topic_id)
     # librdkafka shows the other base64 alphabet.
-    assert found[first].topic_id == shown.replace("+", "-").replace("/", "_")
+    assert topics[first].topic_id == shown.replace("+", "-").replace("/", "_")
 
 
 def test_a_topic_made_again_has_another_id(embedded_kafka, cluster, kafka_topic):
@@ -105,15 +105,15 @@ def test_log_starts_follow_deleted_records(embedded_kafka, config, cluster, kafk
 def test_the_last_stable_offset_stops_at_an_open_transaction(config, cluster, kafka_topic):
     """It is the first offset of the oldest open transaction, or the end of the log if none is open."""
     topic = kafka_topic()
-    where = tp(topic)
+    partition = tp(topic)
     write(plain_producer(config), topic, ("k", "v"))
-    assert cluster.last_stable_offsets([where])[where] == 1
+    assert cluster.last_stable_offsets([partition])[partition] == 1
     with foreign_transaction(config, topic, ("k", "open")) as producer:
         write(plain_producer(config), topic, ("k", "above"))
-        assert cluster.last_stable_offsets([where])[where] == 1
-        assert cluster.log_bounds([where]) == LogBounds({where: 0}, {where: 1}, {where: 3})
+        assert cluster.last_stable_offsets([partition])[partition] == 1
+        assert cluster.log_bounds([partition]) == LogBounds({partition: 0}, {partition: 1}, {partition: 3})
         producer.commit_transaction(30)
-    wait_until(lambda: cluster.last_stable_offsets([where])[where] == 4)
+    wait_until(lambda: cluster.last_stable_offsets([partition])[partition] == 4)
 
 
 def test_offsets_for_a_time_do_not_depend_on_open_transactions(config, cluster, kafka_topic):
@@ -136,29 +136,29 @@ def test_offsets_for_a_time_do_not_depend_on_open_transactions(config, cluster, 
 def test_a_record_is_seen_as_its_producers(config, cluster, kafka_topic):
     """True for a committed record of that producer, False for an aborted one, None for any other."""
     topic = kafka_topic()
-    where = tp(topic)
+    partition = tp(topic)
     with foreign_transaction(config, topic, ("k", "committed")) as producer:
         producer.commit_transaction(30)
     with foreign_transaction(config, topic, ("k", "aborted")) as producer:
         producer.abort_transaction(30)
-    wait_until(lambda: cluster.last_stable_offsets([where])[where] == 4)
+    wait_until(lambda: cluster.last_stable_offsets([partition])[partition] == 4)
     with foreign_transaction(config, topic, ("k", "open")) as producer:
-        known = cluster.describe_producers([where])[where]
+        producers = cluster.describe_producers([partition])[partition]
         first, second, third = (
-            ProducerIdentity("any", one.producer_id, one.producer_epoch)
-            for one in sorted(known, key=lambda one: one.producer_id)
+            ProducerIdentity("any", state.producer_id, state.producer_epoch)
+            for state in sorted(producers, key=lambda state: state.producer_id)
         )
-        assert cluster.is_visible(where, 0, first) is True
-        assert cluster.is_visible(where, 2, second) is False
-        assert cluster.is_visible(where, 4, third) is None
-        assert cluster.is_visible(where, 0, second) is cluster.is_visible(where, 2, first) is None
+        assert cluster.is_visible(partition, 0, first) is True
+        assert cluster.is_visible(partition, 2, second) is False
+        assert cluster.is_visible(partition, 4, third) is None
+        assert cluster.is_visible(partition, 0, second) is cluster.is_visible(partition, 2, first) is None
         producer.abort_transaction(30)
 
 
 def test_the_first_record_of_a_time_is_no_marker(config, cluster, kafka_topic):
     """Brokers return a commit marker, by its timestamp; records after it may be older, or missing."""
     topic = kafka_topic(config={"retention.ms": "-1"})
-    where = tp(topic)
+    partition = tp(topic)
     for timestamp in (1000, 3000):
         producer = confluent_kafka.Producer(
             {**config, **QUIET, "transactional.id": f"history-{uuid.uuid4()}"}
@@ -168,10 +168,10 @@ def test_the_first_record_of_a_time_is_no_marker(config, cluster, kafka_topic):
         producer.produce(topic, b"v", partition=0, timestamp=timestamp)
         producer.produce(topic, b"v", partition=0, timestamp=timestamp + 500)
         producer.commit_transaction(30)
-    wait_until(lambda: cluster.last_stable_offsets([where])[where] == 6)
+    wait_until(lambda: cluster.last_stable_offsets([partition])[partition] == 6)
 
     def first(timestamp, **how):
-        return cluster.offsets_for_time([where], timestamp, **how)[where]
+        return cluster.offsets_for_time([partition], timestamp, **how)[partition]
 
     assert first(1200) == TimedOffset(1, 1500)
     assert first(2000) == TimedOffset(3, 3000)
@@ -200,13 +200,13 @@ def test_committed_offsets_come_with_their_metadata(config, cluster, kafka_topic
 @pytest.mark.parametrize(("end", "expected"), [("commit", 9), ("abort", 5)])
 def test_committed_waits_for_pending_offsets(config, cluster, transactions, kafka_topic, end, expected):
     """While a transaction has pending offsets of the group, the result is open; its end decides."""
-    where, group, name = tp(kafka_topic()), unique("group"), unique("work")
-    commit_offset(config, group, where.topic, 5)
+    partition, group, name = tp(kafka_topic()), unique("group"), unique("work")
+    commit_offset(config, group, partition.topic, 5)
     session = transactions.fence(name)
     session.begin()
-    session.stage(group, {where: CommittedOffset(9)}, [message("run", "{}")])
+    session.stage(group, {partition: CommittedOffset(9)}, [message("run", "{}")])
     answers = []
-    reader = threading.Thread(target=lambda: answers.append(cluster.committed(group, [where])))
+    reader = threading.Thread(target=lambda: answers.append(cluster.committed(group, [partition])))
     reader.start()
     reader.join(0.5)
     assert reader.is_alive()
@@ -214,20 +214,20 @@ def test_committed_waits_for_pending_offsets(config, cluster, transactions, kafk
     session.commit() if end == "commit" else transactions.abort(session.identity)
     reader.join(30)
     session.close()
-    assert answers == [{where: CommittedOffset(expected)}]
+    assert answers == [{partition: CommittedOffset(expected)}]
 
 
 def test_offsets_that_stay_pending_are_an_error(config, transactions, kafka_topic):
     """After the time-out, the error says that a transaction has pending offsets of the group."""
-    where, group, name = tp(kafka_topic()), unique("group"), unique("work")
+    partition, group, name = tp(kafka_topic()), unique("group"), unique("work")
     session = transactions.fence(name)
     session.begin()
-    session.stage(group, {where: CommittedOffset(9)}, [message("run", "{}")])
+    session.stage(group, {partition: CommittedOffset(9)}, [message("run", "{}")])
     with (
         BrokerConnections(config) as connections,
         pytest.raises(BrokersUnavailable, match=rf"{group}.*transaction"),
     ):
-        fetch_committed_offsets(connections, group, [where], timeout=0.5)
+        fetch_committed_offsets(connections, group, [partition], timeout=0.5)
     transactions.abort(session.identity)
     session.close()
 
@@ -299,12 +299,12 @@ def test_producers_are_listed_with_epoch_and_last_sequence(cluster, transactions
     session = transactions.fence(name)
     session.begin()
     session.stage("unused", {}, [message(f"run/{i}", "{}") for i in range(3)])
-    where = next(iter(cluster.describe_transaction(name).partitions))
-    found = cluster.describe_producers([where, untouched])
-    assert [(p.producer_id, p.producer_epoch, p.last_sequence) for p in found[where]] == [
+    partition = next(iter(cluster.describe_transaction(name).partitions))
+    producers = cluster.describe_producers([partition, untouched])
+    assert [(p.producer_id, p.producer_epoch, p.last_sequence) for p in producers[partition]] == [
         (session.identity.producer_id, session.identity.producer_epoch, 2)
     ]
-    assert list(found[untouched]) == []
+    assert list(producers[untouched]) == []
     transactions.abort(session.identity)
     session.close()
 
@@ -323,8 +323,8 @@ def test_a_fresh_cluster_with_other_settings():
     settings = {"transaction.max.timeout.ms": "120000", "transaction.partition.verification.enable": "false"}
     with EmbeddedKafka(broker_config=settings) as kafka, Link(kafka.client_config()) as link:
         cluster = KafkaCluster(link)
-        where = cluster.group_offsets_partition("somebody")
-        assert (where.topic, where.partition in range(5)) == ("__consumer_offsets", True)
+        offsets = cluster.group_offsets_partition("somebody")
+        assert (offsets.topic, offsets.partition in range(5)) == ("__consumer_offsets", True)
         assert cluster.features().transaction_max_timeout_ms == 120_000
         assert cluster.features().partition_verification is False
 

@@ -87,7 +87,7 @@ def test_everything_goes_on_when_a_leader_and_coordinator_dies(kafka):
     with Link(config) as link:
         cluster, ledger = KafkaCluster(link), KafkaLedger(link, settings)
         ledger.create()
-        where = tp(ledger.topic)
+        partition = tp(ledger.topic)
         # Long enough for a fail-over on a slow machine: the run's own defaults.
         times = {
             "transaction_timeout": dt.timedelta(seconds=300),
@@ -96,7 +96,7 @@ def test_everything_goes_on_when_a_leader_and_coordinator_dies(kafka):
         transactions = make_transactions(config, ledger, link, **times)
         session = transactions.fence(name)
         session.begin()
-        session.add_partitions([where])
+        session.add_partitions([partition])
         kafka.wait_in_sync()
         with BrokerConnections(config) as connections:
             coordinator = connections.coordinator("transaction", name)
@@ -104,16 +104,16 @@ def test_everything_goes_on_when_a_leader_and_coordinator_dies(kafka):
         victim = next(broker for broker in kafka.brokers if broker.node_id in victims)
         victim.kill()
         try:
-            session.stage(group, {where: CommittedOffset(4, "meta")}, [message("run", "{}")])
+            session.stage(group, {partition: CommittedOffset(4, "meta")}, [message("run", "{}")])
             assert cluster.describe_transaction(name).state is TransactionState.ONGOING
-            assert cluster.describe_producers([where])[where][0].last_sequence == 0
-            assert cluster.last_stable_offsets([where]) == {where: 0}
+            assert cluster.describe_producers([partition])[partition][0].last_sequence == 0
+            assert cluster.last_stable_offsets([partition]) == {partition: 0}
             assert [entry.key for entry in ledger.view(0, ["run"]).tail] == ["run"]
             assert cluster.describe_group(group).members == 0
             assert cluster.features().partition_verification is True
             session.commit()
             session.close()
-            assert cluster.committed(group, [where]) == {where: CommittedOffset(4, "meta")}
+            assert cluster.committed(group, [partition]) == {partition: CommittedOffset(4, "meta")}
             wait_until(lambda: texts(ledger.view(0, ["run"]).committed) == {"run": "{}"})
             assert transactions.abort(session.identity) is EndTxnAnswer.NOTHING_OPEN
             assert [record.key for record in read_topic(config, ledger.topic)] == [b"run"]
@@ -127,14 +127,14 @@ def test_everything_goes_on_when_a_leader_and_coordinator_dies(kafka):
 def test_a_coordinator_that_moves_is_followed(kafka, kafka_topic):
     """The coordinator is killed: requests to add, describe and end go to the new one."""
     kafka.wait_in_sync()
-    where = tp(kafka_topic("coordinated", kafka=kafka))
+    partition = tp(kafka_topic("coordinated", kafka=kafka))
     with BrokerConnections(kafka.client_config()) as connections:
         identity = wire.take_epoch(connections, "coordinated")
         victim = kafka.brokers[connections.coordinator("transaction", "coordinated") - 1]
         victim.kill()
-        add_partitions_to_txn(connections, identity, [where])
-        assert describe_transaction(connections, "coordinated").partitions == {where}
-        assert describe_producers(connections, [where]) == {where: ()}
+        add_partitions_to_txn(connections, identity, [partition])
+        assert describe_transaction(connections, "coordinated").partitions == {partition}
+        assert describe_producers(connections, [partition]) == {partition: ()}
         assert end_txn(connections, identity, commit=False) is EndTxnAnswer.ENDED
         victim.start()
     kafka.wait_in_sync()
@@ -143,13 +143,13 @@ def test_a_coordinator_that_moves_is_followed(kafka, kafka_topic):
 def test_reading_follows_the_leader(kafka, kafka_topic):
     """The leader is killed in the middle of a read: the rest comes from the new one, exactly."""
     kafka.wait_in_sync()
-    where = tp(kafka_topic("moving", kafka=kafka))
+    source = tp(kafka_topic("moving", kafka=kafka))
     with BrokerConnections(kafka.client_config()) as connections:
-        wire.transaction(connections, where, wire.texts("a", 400), records_per_batch=4)
-        end = wire.end_of(connections, where)
-        reader = wire.fetch_range(connections, where.topic, 0, 0, end, max_bytes=1)
+        wire.transaction(connections, source, wire.texts("a", 400), records_per_batch=4)
+        end = wire.end_of(connections, source)
+        reader = wire.fetch_range(connections, source.topic, 0, 0, end, max_bytes=1)
         got = [value for _ in range(20) for value in next(reader).value.to_pylist()]
-        victim = kafka.brokers[connections.topics([where.topic])[where.topic].leaders[where.partition] - 1]
+        victim = kafka.brokers[connections.topics([source.topic])[source.topic].leaders[source.partition] - 1]
         victim.kill()
         got += [value for batch in reader for value in batch.value.to_pylist()]
         assert [value.decode() for value in got] == wire.texts("a", 400)
@@ -167,7 +167,9 @@ def test_writing_follows_the_leader(kafka, kafka_topic, fault):
         identity = wire.open_transaction(connections, topic, every)
         victim = kafka.brokers[connections.topics([topic])[topic].leaders[every[0].partition] - 1]
         timer = wire.during(0.4, getattr(victim, fault))
-        batches = {where: wire.slowly(wire.sealed(wire.texts(str(where), 300)), 0.005) for where in every}
+        batches = {
+            partition: wire.slowly(wire.sealed(wire.texts(str(partition), 300)), 0.005) for partition in every
+        }
         receipts = send_partitions(connections, identity, batches)
         timer.join()
         if fault == "kill":
@@ -176,8 +178,8 @@ def test_writing_follows_the_leader(kafka, kafka_topic, fault):
             victim.resume()
         assert [r.records for r in receipts] == [300] * 6
         wire.commit(connections, identity, receipts)
-        for where in every:
-            assert wire.values_of(wire.read(connections, where)) == wire.texts(str(where), 300)
+        for partition in every:
+            assert wire.values_of(wire.read(connections, partition)) == wire.texts(str(partition), 300)
     kafka.wait_in_sync()
 
 
@@ -189,8 +191,8 @@ def test_brokers_that_changed_addresses_with_each_other_are_asked_at_their_own(k
 
     def forget_addresses(connections):
         cluster, nodes = connections._manager.cluster, [1, 2, 3]
-        where = [cluster._brokers[node] for node in (2, 3, 1)]
-        for node, other in zip(nodes, where, strict=True):
+        brokers = [cluster._brokers[node] for node in (2, 3, 1)]
+        for node, other in zip(nodes, brokers, strict=True):
             cluster._brokers[node] = type(other)(node, other.host, other.port, other.rack)
             connections.hang_up(node)
 
@@ -202,7 +204,7 @@ def test_brokers_that_changed_addresses_with_each_other_are_asked_at_their_own(k
             lambda: send_partitions(
                 connections,
                 wire.open_transaction(connections, topic, every),
-                {where: wire.sealed(["a"]) for where in every},
+                {partition: wire.sealed(["a"]) for partition in every},
             ),
         ):
             forget_addresses(connections)
@@ -283,7 +285,9 @@ def test_a_sink_with_too_few_replicas_in_sync_is_named(kafka, monkeypatch):
     """The doctor, which the error advises, names the partitions that take no write, until they do."""
     initialise = TransactionalProducer.initialise
     monkeypatch.setattr(
-        TransactionalProducer, "initialise", lambda its, _timeout, **named: initialise(its, 10.0, **named)
+        TransactionalProducer,
+        "initialise",
+        lambda producer, _timeout, **named: initialise(producer, 10.0, **named),
     )
     pipeline = Pipeline(kafka, partitions=1, sink_config={"min.insync.replicas": "3"})
     spec = pipeline.spec
@@ -292,8 +296,8 @@ def test_a_sink_with_too_few_replicas_in_sync_is_named(kafka, monkeypatch):
     victim = kafka.brokers[0]
     victim.kill()
     try:
-        found = wait_for_replicas(spec.deployment, pipeline.sink, "fail")
-        assert found == "3 replicas, min.insync.replicas=3; partition 0 has 2 in sync"
+        replicas = wait_for_replicas(spec.deployment, pipeline.sink, "fail")
+        assert replicas == "3 replicas, min.insync.replicas=3; partition 0 has 2 in sync"
         with pytest.raises(BrokersUnavailable, match=r"CONCURRENT_TRANSACTIONS.*`airflow eos doctor --sink"):
             pipeline.run("r1", delivery_timeout=dt.timedelta(seconds=5))
     finally:
@@ -307,14 +311,16 @@ def test_a_transaction_log_with_too_few_replicas_in_sync_is_named(kafka, monkeyp
     """The doctor, which the error advises, names the brokers' internal topic that takes no write."""
     initialise = TransactionalProducer.initialise
     monkeypatch.setattr(
-        TransactionalProducer, "initialise", lambda its, _timeout, **named: initialise(its, 10.0, **named)
+        TransactionalProducer,
+        "initialise",
+        lambda producer, _timeout, **named: initialise(producer, 10.0, **named),
     )
     pipeline = Pipeline(kafka, partitions=1)
     pipeline.publish(["a"])
     pipeline.run("r1")
     with needing_all(kafka, "__transaction_state"):
-        found = wait_for_replicas(pipeline.spec.deployment, "__transaction_state", "fail")
-        assert found.startswith("3 replicas, min.insync.replicas=3; partition 0 has 2 in sync; ")
+        replicas = wait_for_replicas(pipeline.spec.deployment, "__transaction_state", "fail")
+        assert replicas.startswith("3 replicas, min.insync.replicas=3; partition 0 has 2 in sync; ")
         with pytest.raises(BrokersUnavailable, match=r"COORDINATOR_NOT_AVAILABLE.*`airflow eos doctor`"):
             pipeline.run("r2")
 
@@ -365,48 +371,53 @@ def needing_all(kafka, topic):
 
 def test_a_partition_without_a_leader_hides_nothing_else(kafka, capsys):
     """The second partition of source and sink is offline: commands and page show the rest, and name it."""
-    made, there, away = Pipeline(kafka), kafka.brokers[0], kafka.brokers[2]
-    whole, names = made.source, [f"{made.source}-placed", f"{made.sink}-placed"]
+    pipeline, staying, away = Pipeline(kafka), kafka.brokers[0], kafka.brokers[2]
+    whole, names = pipeline.source, [f"{pipeline.source}-placed", f"{pipeline.sink}-placed"]
     for name in names:
-        placed = NewTopic(name, 2, replica_assignment=[[there.node_id], [away.node_id]])
+        placed = NewTopic(name, 2, replica_assignment=[[staying.node_id], [away.node_id]])
         kafka.admin().create_topics([placed])[name].result()
-    made.source, made.sink = names
-    spec = made.spec = made.changed(source_topics=(made.source,), sink_topic=made.sink)
+    pipeline.source, pipeline.sink = names
+    spec = pipeline.spec = pipeline.changed(source_topics=(pipeline.source,), sink_topic=pipeline.sink)
     wait_until(lambda: -1 not in leaders(spec, *names))
     for partition in (0, 1):
-        made.publish([f"a{partition}", f"b{partition}"], partition=partition)
-    made.run("r1")
-    made.run("r1", group_id=f"{spec.group_id}-2", pipeline="another", source_topics=(whole,))
+        pipeline.publish([f"a{partition}", f"b{partition}"], partition=partition)
+    pipeline.run("r1")
+    pipeline.run("r1", group_id=f"{spec.group_id}-2", pipeline="another", source_topics=(whole,))
     away.kill()
     try:
         wait_until(lambda: leaders(spec, *names).count(-1) == len(names))
-        where = ["--bootstrap-servers", kafka.bootstrap_servers, "--ledger-topic", spec.ledger.topic]
-        main(["status", *where, "--prefix", spec.prefix, "--output", "json"])
+        arguments = ["--bootstrap-servers", kafka.bootstrap_servers, "--ledger-topic", spec.ledger.topic]
+        main(["status", *arguments, "--prefix", spec.prefix, "--output", "json"])
         cursors = json.loads(capsys.readouterr().out)["cursors"]
-        assert cursors[spec.group_id]["unknown"] == f"BrokersUnavailable: {made.source}-1: no leader"
+        assert cursors[spec.group_id]["unknown"] == f"BrokersUnavailable: {pipeline.source}-1: no leader"
         assert cursors[f"{spec.group_id}-2"]["lag"] == 0
         unseen = repair(spec.deployment).unseen
         assert {topic: error.message for topic, error in unseen.items()} == {
-            made.sink: f"{made.sink}-1: no leader"
+            pipeline.sink: f"{pipeline.sink}-1: no leader"
         }
         with RunHistory(spec.deployment) as history:
             history.refresh()
             coverage = history.coverage(history.pipelines[spec.pipeline])
-            assert (coverage.unseen, coverage.unread) == ((made.source,), -1)
-            checks = {one.name: one for one in history.health(sources=[made.source], sinks=[made.sink])}
-        assert checks[f"end of topic {made.source}"].found == "partition 1 has no leader"
-        assert checks[f"topic {made.sink} replicas"].found.endswith("; partition 1 has no leader")
+            assert (coverage.unseen, coverage.unread) == ((pipeline.source,), -1)
+            checks = {
+                check.name: check
+                for check in history.health(sources=[pipeline.source], sinks=[pipeline.sink])
+            }
+        assert checks[f"end of topic {pipeline.source}"].found == "partition 1 has no leader"
+        assert checks[f"topic {pipeline.sink} replicas"].found.endswith("; partition 1 has no leader")
         assert checks["ledger topic replicas"].status == "ok"
         options = DoctorOptions(
-            spec.deployment, group=spec.group_id, sources=[made.source], sinks=[made.sink]
+            spec.deployment, group=spec.group_id, sources=[pipeline.source], sinks=[pipeline.sink]
         )
-        checks = {one.name: one for one in examine(options)}
-        assert checks[f"group {spec.group_id}"].found == f"{made.source}-1: no leader"
-        assert checks[f"topic {made.source} retention"].status == "ok"
-        assert main(["verify", *where, "--pipeline", spec.pipeline, "--output", "json"]) == FOUND
+        checks = {check.name: check for check in examine(options)}
+        assert checks[f"group {spec.group_id}"].found == f"{pipeline.source}-1: no leader"
+        assert checks[f"topic {pipeline.source} retention"].status == "ok"
+        assert main(["verify", *arguments, "--pipeline", spec.pipeline, "--output", "json"]) == FOUND
         answer = json.loads(capsys.readouterr().out)
         assert not answer["matches"]
-        assert {(one["partition"], one["outcome"], one["found"]) for one in answer["findings"]} == {
+        assert {
+            (finding["partition"], finding["outcome"], finding["found"]) for finding in answer["findings"]
+        } == {
             (0, "ok", 2),
             (1, "unavailable", 0),
         }
@@ -416,21 +427,21 @@ def test_a_partition_without_a_leader_hides_nothing_else(kafka, capsys):
 
 def test_a_group_without_a_coordinator_hides_no_other_group(kafka, capsys):
     """Commands do not wait for it, show the other groups, and name the partition of __consumer_offsets."""
-    made, away, there = Pipeline(kafka), kafka.brokers[2], kafka.brokers[0]
-    spec = made.spec
-    made.publish(["a"])
-    made.run("r1")
+    pipeline, away, staying = Pipeline(kafka), kafka.brokers[2], kafka.brokers[0]
+    spec = pipeline.spec
+    pipeline.publish(["a"])
+    pipeline.run("r1")
     offsets = offsets_partition_of(spec.group_id, 5)
     other = next(name for name in map(str, range(100)) if offsets_partition_of(name, 5) != offsets)
-    made.run("r1", group_id=other, pipeline="other")
+    pipeline.run("r1", group_id=other, pipeline="other")
     # With fewer in-sync replicas than this, a killed broker does not become leader again (KIP-966).
     change_topic(kafka.admin(), offsets.topic, {"min.insync.replicas": "1"})
     place(kafka, offsets, [away])
     away.kill()
     try:
         wait_until(lambda: leader(spec.kafka, offsets.topic, offsets.partition) == -1)
-        where = ["--bootstrap-servers", kafka.bootstrap_servers, "--ledger-topic", spec.ledger.topic]
-        assert main(["status", *where, "--prefix", spec.prefix, "--output", "json"]) == 0
+        arguments = ["--bootstrap-servers", kafka.bootstrap_servers, "--ledger-topic", spec.ledger.topic]
+        assert main(["status", *arguments, "--prefix", spec.prefix, "--output", "json"]) == 0
         cursors = json.loads(capsys.readouterr().out)["cursors"]
         assert cursors[spec.group_id]["unknown"] == f"BrokersUnavailable: {offsets}: no leader"
         assert cursors[other]["lag"] == 0
@@ -438,7 +449,7 @@ def test_a_group_without_a_coordinator_hides_no_other_group(kafka, capsys):
         assert checks[f"group {spec.group_id}"].found == f"{offsets}: no leader"
     finally:
         away.start()
-        place(kafka, offsets, [there, *kafka.brokers[1:]])
+        place(kafka, offsets, [staying, *kafka.brokers[1:]])
         change_topic(kafka.admin(), offsets.topic, {"min.insync.replicas": "2"})
 
 
@@ -462,18 +473,18 @@ def place(kafka, partition, brokers):
 
 def test_a_ledger_without_a_leader_is_named_at_once(kafka):
     """The doctor does not wait for it in each check, and checks everything else."""
-    made, away = Pipeline(kafka), kafka.brokers[2]
-    spec = made.spec
+    pipeline, away = Pipeline(kafka), kafka.brokers[2]
+    spec = pipeline.spec
     placed = NewTopic(
         spec.ledger.topic, 1, replica_assignment=[[away.node_id]], config={"cleanup.policy": "compact"}
     )
     kafka.admin().create_topics([placed])[spec.ledger.topic].result()
-    made.publish(["a"])
-    made.run("r1")
+    pipeline.publish(["a"])
+    pipeline.run("r1")
     away.kill()
     try:
         wait_until(lambda: leaders(spec, spec.ledger.topic) == [-1])
-        checks = unread_ledger(made)
+        checks = unread_ledger(pipeline)
     finally:
         away.start()
     assert checks["ledger topic replicas"].found.endswith("; partition 0 has no leader")
@@ -482,12 +493,12 @@ def test_a_ledger_without_a_leader_is_named_at_once(kafka):
 
 def test_a_ledger_whose_new_leader_waits_for_replicas_is_named_soon(kafka):
     """Such a leader does not answer requests for the log end: each check would wait for a minute."""
-    pipeline, away, there = Pipeline(kafka), kafka.brokers[2], kafka.brokers[0]
+    pipeline, away, staying = Pipeline(kafka), kafka.brokers[2], kafka.brokers[0]
     spec = pipeline.spec
     placed = NewTopic(
         spec.ledger.topic,
         1,
-        replica_assignment=[[away.node_id, there.node_id]],
+        replica_assignment=[[away.node_id, staying.node_id]],
         config={"cleanup.policy": "compact", "min.insync.replicas": "2"},
     )
     kafka.admin().create_topics([placed])[spec.ledger.topic].result()
@@ -496,7 +507,7 @@ def test_a_ledger_whose_new_leader_waits_for_replicas_is_named_soon(kafka):
     with written_to(kafka, spec.ledger.topic):
         away.kill()
     try:
-        wait_until(lambda: leaders(spec, spec.ledger.topic) == [there.node_id])
+        wait_until(lambda: leaders(spec, spec.ledger.topic) == [staying.node_id])
         checks = unread_ledger(pipeline)
     finally:
         away.start()

@@ -36,8 +36,8 @@ def settle(cluster, ledger):
     """Wait until the last stable offset has reached an offset: markers follow the answer to the commit."""
 
     def until(offset):
-        where = tp(ledger.topic)
-        wait_until(lambda: cluster.last_stable_offsets([where])[where] == offset)
+        partition = tp(ledger.topic)
+        wait_until(lambda: cluster.last_stable_offsets([partition])[partition] == offset)
 
     return until
 
@@ -72,11 +72,11 @@ def test_a_missing_ledger_names_the_command_that_creates_it(config, link):
 
 def test_a_missing_ledger_is_waited_for_once(config, link, monkeypatch):
     """Before the first run there is none: a command that needs it several times waits only once."""
-    asked = []
+    waits = []
     topics = BrokerConnections.topics
 
     def listed(connections, names, *, wait=True):
-        asked.append(wait)
+        waits.append(wait)
         return topics(connections, names, wait=wait)
 
     monkeypatch.setattr(BrokerConnections, "topics", listed)
@@ -84,11 +84,11 @@ def test_a_missing_ledger_is_waited_for_once(config, link, monkeypatch):
     for _ in range(3):
         with pytest.raises(LedgerMissing):
             ledger.describe()
-    assert asked == [True, False, False]
+    assert waits == [True, False, False]
     ledger.create()
-    asked.clear()
+    waits.clear()
     ledger.describe()
-    assert asked == [True]
+    assert waits == [True]
 
 
 def test_a_new_ledger_is_compacted_and_never_expires(embedded_kafka, ledger):
@@ -233,13 +233,13 @@ def test_long_keys_and_non_ascii_keys_are_found(config, ledger, settle):
 
 def test_batches_of_a_stranger_that_compresses_are_read(config, cluster, as_written):
     """A search for bytes does not match in a compressed batch: it is decoded, committed or not."""
-    ledger, where = as_written, tp(as_written.topic)
+    ledger, partition = as_written, tp(as_written.topic)
     with foreign_transaction(
         {**config, "compression.type": "gzip"}, ledger.topic, ("run", "g" * 500)
     ) as producer:
         producer.commit_transaction(30)
     aborted({**config, "compression.type": "gzip"}, ledger.topic, ("run", "b" * 500))
-    wait_until(lambda: cluster.last_stable_offsets([where])[where] == 4)
+    wait_until(lambda: cluster.last_stable_offsets([partition])[partition] == 4)
     assert texts(ledger.view(0, ["run"]).committed) == {"run": "g" * 500}
 
 
@@ -282,8 +282,8 @@ def test_a_view_tells_where_the_log_of_a_cut_partition_starts(
     ledger = KafkaLedger(link, settings, own_keys)
     committed(config, name, *[(f"run {number}", "committed") for number in range(100)])
     wait_until(lambda: cluster.last_stable_offsets([tp(name)])[tp(name)] == 101)
-    asked = embedded_kafka.admin().delete_records([confluent_kafka.TopicPartition(name, 0, cut)])
-    assert [done.result().low_watermark for done in asked.values()] == [cut]
+    futures = embedded_kafka.admin().delete_records([confluent_kafka.TopicPartition(name, 0, cut)])
+    assert [done.result().low_watermark for done in futures.values()] == [cut]
 
     view = ledger.view(0, ["run 99", "run of another life"])
     assert view.log_start == cut
@@ -323,13 +323,13 @@ def test_hundreds_of_transactions_of_several_producers(config, ledger, cluster):
         thread.start()
     for thread in threads:
         thread.join()
-    where = tp(ledger.topic)
-    wait_until(lambda: cluster.last_stable_offsets([where])[where] == 4 * 100 * 3)
+    partition = tp(ledger.topic)
+    wait_until(lambda: cluster.last_stable_offsets([partition])[partition] == 4 * 100 * 3)
     cursors = [f"cursor/{number}" for number in range(4)]
     expected = {key: "{}" for key, committed_ in outcome.items() if committed_}
     assert len(outcome) == 400
-    found = ledger.view(0, [*outcome, *cursors]).committed
-    assert texts(found) == {**expected, **dict.fromkeys(cursors, "99")}
+    values = ledger.view(0, [*outcome, *cursors]).committed
+    assert texts(values) == {**expected, **dict.fromkeys(cursors, "99")}
 
 
 # -- above the last stable offset -------------------------------------------------------------------------
@@ -342,10 +342,10 @@ def test_our_commit_above_a_foreign_open_transaction_is_in_the_tail(config, ledg
         view = wait_until(lambda: view if (view := ledger.view(0, ["run"])).high_watermark == 3 else None)
         assert view.last_stable_offset == 0
         assert texts(view.committed) == {}
-        ours = view.tail[0].producer_id
+        producer_id = view.tail[0].producer_id
         assert list(view.tail) == [
-            LedgerEntry(1, ours, "record", "run", LedgerValue("ours", 0, 1)),
-            LedgerEntry(2, ours, "commit"),
+            LedgerEntry(1, producer_id, "record", "run", LedgerValue("ours", 0, 1)),
+            LedgerEntry(2, producer_id, "commit"),
         ]
         foreign.abort_transaction(30)
 

@@ -250,12 +250,12 @@ def test_the_topic_alone_decides_how_large_a_record_may_be(embedded_kafka, kafka
 
 def test_two_transactional_ids_may_commit_one_group_even_backwards(fence, cluster, ledger, name):
     """Brokers do not protect a cursor from a second owner: the run has to (law 7)."""
-    group, where = unique("group"), tp(ledger.topic)
+    group, source = unique("group"), tp(ledger.topic)
     for transactional_id, offset in ((name, 9), (unique("other"), 3)):
-        session = staged(fence(transactional_id), group=group, offsets={where: CommittedOffset(offset)})
+        session = staged(fence(transactional_id), group=group, offsets={source: CommittedOffset(offset)})
         session.commit()
         completed(cluster, transactional_id)
-    assert cluster.committed(group, [where])[where].offset == 3
+    assert cluster.committed(group, [source])[source].offset == 3
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
@@ -267,11 +267,11 @@ def test_offsets_are_accepted_although_the_group_has_members(fence, cluster, led
         member.subscribe([ledger.topic])
         wait_until(lambda: member.poll(0.05) or member.assignment(), seconds=60)
         assert cluster.describe_group(group).members == 1
-        where = tp(ledger.topic)
-        session = staged(fence(name), group=group, offsets={where: CommittedOffset(5)})
+        source = tp(ledger.topic)
+        session = staged(fence(name), group=group, offsets={source: CommittedOffset(5)})
         session.commit()
         completed(cluster, name)
-        assert cluster.committed(group, [where])[where].offset == 5
+        assert cluster.committed(group, [source])[source].offset == 5
     finally:
         member.close()
     # close() waits 5 s for the answer; a member whose LeaveGroup was lost stays until its session ends, 45 s.

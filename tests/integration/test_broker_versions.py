@@ -73,15 +73,15 @@ def embedded_kafka(request):
 def test_batches_fit_a_topics_segments(embedded_kafka, config, kafka_topic):
     """Brokers refuse larger ones, whatever max.message.bytes says; from 4.0 on no segment is below 1 MiB."""
     size = 100_000 if embedded_kafka.version.startswith("3.") else 1 << 20
-    where = tp(kafka_topic("segments", config={"segment.bytes": str(size)}))
+    partition = tp(kafka_topic("segments", config={"segment.bytes": str(size)}))
     value = pa.array([np.random.default_rng(5).bytes(10_000)] * 150, pa.binary())
     with BrokerConnections(ClientConfig.of(config)) as connections:
-        limit = describe_targets(connections, [where.topic])[where.topic].max_message_bytes
+        limit = describe_targets(connections, [partition.topic])[partition.topic].max_message_bytes
         batches = seal(
-            value, np.zeros(150, np.int32), topic=where.topic, compressor="none", max_message_bytes=limit
+            value, np.zeros(150, np.int32), topic=partition.topic, compressor="none", max_message_bytes=limit
         )
-        identity = open_transaction(connections, f"tx-{where}", [where])
+        identity = open_transaction(connections, f"tx-{partition}", [partition])
         sent = [(batch.records, batch.data) for batch in batches]
-        (receipt,) = send_partitions(connections, identity, {where: sent})
+        (receipt,) = send_partitions(connections, identity, {partition: sent})
         assert (limit, receipt.records) == (size, 150)
         end_txn(connections, identity, commit=False)

@@ -57,8 +57,8 @@ def cli(pipeline: Pipeline, capsys: pytest.CaptureFixture[str]) -> Cli:
 
     def run(command: str, *arguments: str) -> tuple[int, Any]:
         capsys.readouterr()
-        where = ["--bootstrap-servers", pipeline.kafka.bootstrap_servers, "--ledger-topic", pipeline.ledger]
-        code = main([command, *where, "--prefix", "test", "--output", "json", *arguments])
+        options = ["--bootstrap-servers", pipeline.kafka.bootstrap_servers, "--ledger-topic", pipeline.ledger]
+        code = main([command, *options, "--prefix", "test", "--output", "json", *arguments])
         printed = capsys.readouterr()
         assert (code in (0, 3)) == (printed.err == ""), printed.err
         return code, json.loads(printed.out) if printed.out else printed.err
@@ -118,8 +118,8 @@ def test_a_ledger_with_added_partitions_knows_its_runs(cli: Cli, pipeline: Pipel
     pipeline.publish(["b"])
     assert pipeline.run("r2").records_read == 1
     assert pipeline.output() == ["a", "b"]
-    code, found = cli("doctor")
-    ledger = {check["name"]: check for check in found["checks"]}["ledger"]
+    code, report = cli("doctor")
+    ledger = {check["name"]: check for check in report["checks"]}["ledger"]
     assert (code, ledger["status"], ledger["found"].split(", ")[-1]) == (0, "ok", "2 partitions")
 
 
@@ -128,13 +128,13 @@ def test_broker_that_is_not_there_is_an_error_in_both_forms(
 ) -> None:
     """Exit code 1: one line on standard error, and an object for programs."""
     monkeypatch.setattr("airflow_eos.broker.shared_connections.BOOTSTRAP_TIMEOUT", 0.5)
-    where = ["--bootstrap-servers", f"127.0.0.1:{unused_port}"]
-    assert main(["status", *where, "--output", "json"]) == 1
+    options = ["--bootstrap-servers", f"127.0.0.1:{unused_port}"]
+    assert main(["status", *options, "--output", "json"]) == 1
     printed = capsys.readouterr()
     error = json.loads(printed.out)["error"]
     assert printed.err.strip() == f"{error['type']}: {error['message']} ({error['docs']})"
     assert str(unused_port) in error["message"]
-    assert main(["status", *where]) == 1
+    assert main(["status", *options]) == 1
     printed = capsys.readouterr()
     assert (printed.out, len(printed.err.splitlines())) == ("", 1)
 
@@ -159,8 +159,8 @@ def test_wrong_usage_ends_with_2(cli: Cli, capsys: pytest.CaptureFixture[str]) -
         ("plan", "--pipeline", "p", "--group", "g", "--topic", "t", "--accept-deleted"),
         ("plan", "--pipeline", "p", "--group", "g", "--topic", "t", "--allowed-lateness", "0"),
     ):
-        code, said = cli(command, *arguments)
-        assert (code, said.startswith(f"{command}: ")) == (2, True), (command, said)
+        code, message = cli(command, *arguments)
+        assert (code, message.startswith(f"{command}: ")) == (2, True), (command, message)
     for parsed in (
         ["status"],
         ["status", "--bootstrap-servers", ""],
@@ -186,11 +186,11 @@ def test_settings_come_from_a_file_and_stay_there(
     assert error_of(json.loads(printed.out))[0] == "LedgerMissing"
     assert "hunter2" not in printed.out + printed.err
     secret = '{"sasl.password": "hunter2"}'
-    for text, said in ((f"[{secret}]", "one JSON object"), (secret[:-1], "delimiter"), (secret, "missing")):
+    for text, reason in ((f"[{secret}]", "one JSON object"), (secret[:-1], "delimiter"), (secret, "missing")):
         file.write_text(text)
         assert main(["status", "--config", str(file), "--output", "json"]) == 1
         printed = capsys.readouterr()
-        assert said in printed.err
+        assert reason in printed.err
         assert "hunter2" not in printed.out + printed.err
 
 
@@ -201,11 +201,11 @@ def test_doctor_finds_a_healthy_pipeline_healthy(cli: Cli, pipeline: Pipeline) -
     """Every part is checked, and all checks pass after a run."""
     pipeline.publish(["a"])
     pipeline.run()
-    code, found = cli(
+    code, report = cli(
         "doctor", "--group", pipeline.spec.group_id, "--source", pipeline.source, "--sink", pipeline.sink
     )
-    assert (code, found["healthy"], found["failed"]) == (0, True, []), found
-    statuses = {check["name"]: check["status"] for check in found["checks"]}
+    assert (code, report["healthy"], report["failed"]) == (0, True, []), report
+    statuses = {check["name"]: check["status"] for check in report["checks"]}
     assert set(statuses) == {
         "brokers",
         "hanging transactions",
@@ -231,7 +231,7 @@ def test_doctor_finds_a_healthy_pipeline_healthy(cli: Cli, pipeline: Pipeline) -
         f"group {pipeline.spec.group_id}",
     }
     assert set(statuses.values()) == {"ok"}
-    assert all(set(check) == {"name", "status", "found", "advice"} for check in found["checks"])
+    assert all(set(check) == {"name", "status", "found", "advice"} for check in report["checks"])
 
 
 def test_doctor_names_what_is_wrong_and_what_to_do(cli: Cli, pipeline: Pipeline) -> None:
@@ -243,14 +243,14 @@ def test_doctor_names_what_is_wrong_and_what_to_do(cli: Cli, pipeline: Pipeline)
     admin = AdminClient(pipeline.kafka.client_config())
     change_topic_and_wait(admin, pipeline.ledger, {"cleanup.policy": "delete"})
     group = f"group {pipeline.spec.group_id}"
-    code, found = cli(
+    code, report = cli(
         "doctor",
         *("--group", pipeline.spec.group_id, "--source", "not-there"),
         *("--transaction-timeout", "100", "--delivery-timeout", "80"),
     )
-    assert (code, found["healthy"]) == (3, False)
-    assert found["failed"] == ["time-outs", "ledger settings", "topic not-there", group]
-    checks = {check["name"]: check for check in found["checks"]}
+    assert (code, report["healthy"]) == (3, False)
+    assert report["failed"] == ["time-outs", "ledger settings", "topic not-there", group]
+    checks = {check["name"]: check for check in report["checks"]}
     assert "cleanup.policy=delete" in checks["ledger settings"]["found"]
     to_cursor, to_committed = re.findall("`(.*?)`", checks[group]["advice"])
     assert pasted(to_cursor, pipeline)["offsets"] != pasted(to_committed, pipeline)["offsets"]
@@ -273,16 +273,16 @@ def test_doctor_warns_of_what_retention_deletes_and_of_timestamps_without_a_limi
     young.publish(["new"])
 
     def warned(*options: str) -> list[str]:
-        code, found = cli("doctor", *options)
+        code, report = cli("doctor", *options)
         assert code == 0
-        told = {check["name"]: check for check in found["checks"]}
-        return sorted(n for n, check in told.items() if n.startswith("topic") and check["status"] == "warn")
+        checks = {check["name"]: check for check in report["checks"]}
+        return sorted(n for n, check in checks.items() if n.startswith("topic") and check["status"] == "warn")
 
     both = ("--source", history.source, "--sink", history.sink)
     assert warned(*both) == sorted([f"topic {history.source} timestamps", f"topic {history.sink} retention"])
     assert warned("--source", young.source, "--sink", young.sink) == []
-    asked = ("--interval", "2025-01-01T00:00:00Z", "2025-01-02T00:00:00Z")
-    assert warned("--source", young.source, *asked) == [f"topic {young.source} retention"]
+    interval = ("--interval", "2025-01-01T00:00:00Z", "2025-01-02T00:00:00Z")
+    assert warned("--source", young.source, *interval) == [f"topic {young.source} retention"]
 
 
 def test_doctor_without_a_ledger_warns_without_a_broker_stops(
@@ -294,18 +294,18 @@ def test_doctor_without_a_ledger_warns_without_a_broker_stops(
 ) -> None:
     """The first run may create the ledger; without an answer from brokers no other check is possible."""
     with caplog.at_level(logging.INFO):
-        code, found = cli("doctor")
+        code, report = cli("doctor")
     assert code == 0
     assert "Only writer" not in caplog.text, "a check is no run"
-    (ledger,) = [check for check in found["checks"] if check["name"] == "ledger"]
+    (ledger,) = [check for check in report["checks"] if check["name"] == "ledger"]
     assert ledger["status"] == "warn"
     assert ("does not exist" in ledger["found"], "airflow eos init" in ledger["advice"]) == (True, True)
     assert "python -m" not in f"{ledger}"
-    assert [check["status"] for check in found["checks"] if check["name"] == "prefix"] == ["ok"]
+    assert [check["status"] for check in report["checks"] if check["name"] == "prefix"] == ["ok"]
     monkeypatch.setattr("airflow_eos.broker.shared_connections.BOOTSTRAP_TIMEOUT", 0.5)
     assert main(["doctor", "--bootstrap-servers", f"127.0.0.1:{unused_port}", "--output", "json"]) == 3
-    found = json.loads(capsys.readouterr().out)
-    assert [check["name"] for check in found["checks"]] == ["brokers"]
+    report = json.loads(capsys.readouterr().out)
+    assert [check["name"] for check in report["checks"]] == ["brokers"]
 
 
 @pytest.mark.parametrize("ranges", [Cursor(), Interval(NOON, NOON + dt.timedelta(hours=1))])
@@ -316,16 +316,16 @@ def test_doctor_finds_a_group_beside_another_ledger(
     pipeline.publish(["a"])
     pipeline.run("r1", ranges=ranges)
     other = ("--ledger-topic", f"{pipeline.ledger}-other")
-    asked = ("--group", pipeline.spec.group_id, "--source", pipeline.source, *other)
+    options = ("--group", pipeline.spec.group_id, "--source", pipeline.source, *other)
 
     def group() -> Any:
-        return {one["name"]: one for one in cli("doctor", *asked)[1]["checks"]}[f"group {asked[1]}"]
+        return {row["name"]: row for row in cli("doctor", *options)[1]["checks"]}[f"group {options[1]}"]
 
     missing = group()
     cli("init", *other, "--partitions", "2")
     for check in (missing, group()):
         assert check["status"] == "fail"
-        assert f"LedgerReplaced: group '{asked[1]}" in check["found"]
+        assert f"LedgerReplaced: group '{options[1]}" in check["found"]
 
 
 def test_doctor_warns_of_fewer_replicas_than_old_brokers_write(cli: Cli, pipeline: Pipeline) -> None:
@@ -334,15 +334,15 @@ def test_doctor_warns_of_fewer_replicas_than_old_brokers_write(cli: Cli, pipelin
     pipeline.kafka.create_topic(f"{pipeline.sink}-few", config=few)
     pipeline.publish(["a"])
     assert pipeline.run("r1", sink_topic=f"{pipeline.sink}-few").records_written == 1
-    code, found = cli("doctor", "--sink", f"{pipeline.sink}-few")
-    replicas = {one["name"]: one for one in found["checks"]}[f"topic {pipeline.sink}-few replicas"]
+    code, report = cli("doctor", "--sink", f"{pipeline.sink}-few")
+    replicas = {check["name"]: check for check in report["checks"]}[f"topic {pipeline.sink}-few replicas"]
     assert (code, replicas["status"], "3.6" in replicas["advice"]) == (0, "warn", True)
 
 
 def test_doctor_warns_of_a_prefix_that_everybody_has(cli: Cli) -> None:
     """The prefix works until another environment uses it, too."""
-    code, found = cli("doctor", "--prefix", "airflow-eos")
-    checks = {check["name"]: check for check in found["checks"]}
+    code, report = cli("doctor", "--prefix", "airflow-eos")
+    checks = {check["name"]: check for check in report["checks"]}
     assert (code, checks["prefix"]["status"]) == (0, "warn")
     assert "[eos] prefix" in checks["prefix"]["advice"]
 
@@ -350,10 +350,10 @@ def test_doctor_warns_of_a_prefix_that_everybody_has(cli: Cli) -> None:
 def test_doctor_compares_versions_on_the_executors(pipeline: Pipeline) -> None:
     """In a separate process, as users run it: a session starts, and ends with the process."""
     command = [sys.executable, "-m", "airflow_eos", "doctor", "--spark", "local[1]", "--output", "json"]
-    where = ["--bootstrap-servers", pipeline.kafka.bootstrap_servers, "--ledger-topic", pipeline.ledger]
+    options = ["--bootstrap-servers", pipeline.kafka.bootstrap_servers, "--ledger-topic", pipeline.ledger]
     env = {**os.environ, "PYSPARK_PYTHON": sys.executable}
     done = subprocess.run(
-        [*command, *where], env=env, capture_output=True, text=True, timeout=200, check=False
+        [*command, *options], env=env, capture_output=True, text=True, timeout=200, check=False
     )
     assert done.returncode == 0, done.stderr
     check = json.loads(done.stdout)["checks"][-1]
@@ -384,7 +384,7 @@ def test_plan_shows_the_next_run_and_changes_nothing(cli: Cli, pipeline: Pipelin
     pipeline.publish(["a", "b"])
     pipeline.run("r1")
     pipeline.publish(["c"], partition=1)
-    asked = (
+    options = (
         "--pipeline",
         pipeline.spec.pipeline,
         "--group",
@@ -392,17 +392,17 @@ def test_plan_shows_the_next_run_and_changes_nothing(cli: Cli, pipeline: Pipelin
         "--topic",
         pipeline.source,
     )
-    code, found = cli("plan", *asked, "--run-id", "r2")
+    code, plan = cli("plan", *options, "--run-id", "r2")
     assert code == 0
-    assert found["ranges"] == [[pipeline.source, 0, 2, 2], [pipeline.source, 1, 0, 1]]
-    assert (found["mode"], found["records_at_most"], found["committed"]) == ("cursor", 1, None)
-    assert found["transactional_id"] == keys.cursor_transactional_id("test", pipeline.spec.group_id)
-    assert [one.to_list() for one in pipeline.run("r2").ranges] == found["ranges"]
-    _, found = cli("plan", *asked, "--run-id", "r2", "--max-records", "1")
-    assert (found["committed"]["run_id"], found["notes"]) == ("r2", [])
+    assert plan["ranges"] == [[pipeline.source, 0, 2, 2], [pipeline.source, 1, 0, 1]]
+    assert (plan["mode"], plan["records_at_most"], plan["committed"]) == ("cursor", 1, None)
+    assert plan["transactional_id"] == keys.cursor_transactional_id("test", pipeline.spec.group_id)
+    assert [offsets.to_list() for offsets in pipeline.run("r2").ranges] == plan["ranges"]
+    _, plan = cli("plan", *options, "--run-id", "r2", "--max-records", "1")
+    assert (plan["committed"]["run_id"], plan["notes"]) == ("r2", [])
     pipeline.run("r3", ranges=Explicit((OffsetRange(pipeline.source, 1, 1, 1),), advance=True))
-    _, found = cli("plan", *asked, "--run-id", "r3")
-    assert found["notes"] == [
+    _, plan = cli("plan", *options, "--run-id", "r3")
+    assert plan["notes"] == [
         "the ledger's record is of other work: range mode: recorded 'explicit', asked 'cursor'",
         f"the ledger's record is of other work: ranges: recorded {pipeline.source}-1 [1, 1), asked no others",
         "the ledger's record is of other work: advance: recorded True, asked False",
@@ -415,7 +415,7 @@ def test_plan_of_an_interval_pins_nothing(cli: Cli, pipeline: Pipeline) -> None:
     pipeline.publish(["new"], timestamp=int(NOON.timestamp() * 1000))
     hour = dt.timedelta(hours=1)
     cli("init", "--partitions", "2")
-    asked = (
+    options = (
         "--pipeline",
         pipeline.spec.pipeline,
         "--group",
@@ -424,24 +424,32 @@ def test_plan_of_an_interval_pins_nothing(cli: Cli, pipeline: Pipeline) -> None:
         pipeline.source,
     )
     interval = ("--interval", "2026-11-01T11:00:00Z", "2026-11-01T12:00:00+00:00")
-    code, found = cli("plan", *asked, *interval)
-    assert (code, found["mode"], found["advances"]) == (0, "interval", False)
-    assert found["ranges"] == [[pipeline.source, 0, 0, 1], [pipeline.source, 1, 0, 0]]
-    assert len(found["notes"]) == 2
-    assert not [one for one in ledger_keys(pipeline) if one.startswith(keys.BOUNDARIES)]
+    code, plan = cli("plan", *options, *interval)
+    assert (code, plan["mode"], plan["advances"]) == (0, "interval", False)
+    assert plan["ranges"] == [[pipeline.source, 0, 0, 1], [pipeline.source, 1, 0, 0]]
+    assert len(plan["notes"]) == 2
+    assert not [key for key in ledger_keys(pipeline) if key.startswith(keys.BOUNDARIES)]
     record = pipeline.run(ranges=Interval(NOON - hour, NOON))
-    assert [one.to_list() for one in record.ranges] == found["ranges"]
-    code, found = cli("plan", *asked, *interval)
-    assert (found["notes"], found["committed"]["records_written"]) == ([], 1)
+    assert [offsets.to_list() for offsets in record.ranges] == plan["ranges"]
+    code, plan = cli("plan", *options, *interval)
+    assert (plan["notes"], plan["committed"]["records_written"]) == ([], 1)
 
 
 def test_plan_of_an_interval_waits_and_accepts_as_its_task(cli: Cli, pipeline: Pipeline) -> None:
     """It waits for an idle partition and refuses deleted records, unless the task's options allow them."""
     cli("init", "--partitions", "2")
     spec, hour = pipeline.spec, dt.timedelta(hours=1)
-    asked = ("--pipeline", spec.pipeline, "--group", spec.group_id, "--topic", pipeline.source, "--interval")
+    options = (
+        "--pipeline",
+        spec.pipeline,
+        "--group",
+        spec.group_id,
+        "--topic",
+        pipeline.source,
+        "--interval",
+    )
     ended = dt.datetime.now(dt.timezone.utc) - dt.timedelta(seconds=1)
-    recent = (*asked, (ended - hour).isoformat(), ended.isoformat())
+    recent = (*options, (ended - hour).isoformat(), ended.isoformat())
     code, refused = cli("plan", *recent)
     assert (code, refused["error"]["type"]) == (1, "IntervalNotReady")
     code, planned = cli("plan", *recent, "--allowed-lateness", "0")
@@ -451,7 +459,7 @@ def test_plan_of_an_interval_waits_and_accepts_as_its_task(cli: Cli, pipeline: P
         pipeline.publish([value], timestamp=int((NOON - hour / 2).timestamp() * 1000))
     deleted = Position(pipeline.source, 0, 1)
     pipeline.kafka.admin().delete_records([deleted])[deleted].result()
-    past = (*asked, (NOON - hour).isoformat(), NOON.isoformat())
+    past = (*options, (NOON - hour).isoformat(), NOON.isoformat())
     code, refused = cli("plan", *past)
     assert (code, refused["error"]["type"]) == (1, "IntervalUnaccountable")
     code, planned = cli("plan", *past, "--accept-deleted")
@@ -462,7 +470,7 @@ def test_plan_of_an_interval_waits_and_accepts_as_its_task(cli: Cli, pipeline: P
 def test_plan_that_cannot_be_says_why(cli: Cli, pipeline: Pipeline) -> None:
     """It raises what the run would raise, without a run."""
     cli("init", "--partitions", "2")
-    asked = (
+    options = (
         "--pipeline",
         pipeline.spec.pipeline,
         "--group",
@@ -470,8 +478,8 @@ def test_plan_that_cannot_be_says_why(cli: Cli, pipeline: Pipeline) -> None:
         "--topic",
         pipeline.source,
     )
-    code, found = cli("plan", *asked, "--start", "fail")
-    assert (code, error_of(found)[0]) == (1, "NoStartingPoint")
+    code, refused = cli("plan", *options, "--start", "fail")
+    assert (code, error_of(refused)[0]) == (1, "NoStartingPoint")
 
 
 def ledger_keys(pipeline: Pipeline) -> list[str]:
@@ -488,7 +496,7 @@ def test_status_shows_cursors_with_lag_and_runs(cli: Cli, pipeline: Pipeline) ->
     pipeline.run("r1")
     pipeline.publish(["c"])
     name = pipeline.spec.pipeline
-    code, found = cli(
+    code, status = cli(
         "status",
         "--group",
         pipeline.spec.group_id,
@@ -499,13 +507,13 @@ def test_status_shows_cursors_with_lag_and_runs(cli: Cli, pipeline: Pipeline) ->
         "--run",
         f"{name}/r2",
     )
-    assert (code, found["missing"]) == (3, ["none", f"{name}/r2"])
-    cursor = found["cursors"][pipeline.spec.group_id]
+    assert (code, status["missing"]) == (3, ["none", f"{name}/r2"])
+    cursor = status["cursors"][pipeline.spec.group_id]
     assert (cursor["pipeline"], cursor["layout"], cursor["lag"]) == (name, "whole", 1)
     assert cursor["ends"] == {f"{pipeline.source}-0": 2, f"{pipeline.source}-1": 0}
-    assert found["cursors"]["none"] is None
-    assert found["runs"][f"{name}/r1"]["records_written"] == 2
-    assert found["runs"][f"{name}/r2"] is None
+    assert status["cursors"]["none"] is None
+    assert status["runs"][f"{name}/r1"]["records_written"] == 2
+    assert status["runs"][f"{name}/r2"] is None
 
 
 def test_status_finds_runs_whose_keys_name_more_than_the_run(cli: Cli, pipeline: Pipeline) -> None:
@@ -529,10 +537,14 @@ def test_status_without_names_shows_all_there_is(cli: Cli, pipeline: Pipeline) -
         pipeline.publish([run_id])
         pipeline.run(run_id)
     pipeline.publish(["c"])
-    code, found = cli("status")
-    assert (code, found["missing"], found["exceeded"]) == (0, [], [])
-    assert {group: one["lag"] for group, one in found["cursors"].items()} == {pipeline.spec.group_id: 1}
-    assert {one: run["run_id"] for one, run in found["pipelines"].items()} == {pipeline.spec.pipeline: "r2"}
+    code, status = cli("status")
+    assert (code, status["missing"], status["exceeded"]) == (0, [], [])
+    assert {group: cursor["lag"] for group, cursor in status["cursors"].items()} == {
+        pipeline.spec.group_id: 1
+    }
+    assert {name: run["run_id"] for name, run in status["pipelines"].items()} == {
+        pipeline.spec.pipeline: "r2"
+    }
 
 
 def test_the_latest_run_is_the_last_in_the_log(
@@ -560,9 +572,9 @@ def test_status_is_a_check_for_a_monitor(cli: Cli, pipeline: Pipeline) -> None:
     pipeline.publish(["b", "c"])
     group = pipeline.spec.group_id
     assert cli("status", "--max-lag", "2", "--max-open", "0")[0] == 0
-    code, found = cli("status", "--group", group, "--max-lag", "1")
+    code, status = cli("status", "--group", group, "--max-lag", "1")
     assert code == 3
-    assert found["exceeded"] == [{"group": group, "limit": "max-lag", "allowed": 1, "found": 2}]
+    assert status["exceeded"] == [{"group": group, "limit": "max-lag", "allowed": 1, "found": 2}]
     name = keys.cursor_transactional_id(pipeline.spec.prefix, group)
     owner = Producer({**pipeline.spec.kafka, "transactional.id": name})
     owner.init_transactions(30)
@@ -571,9 +583,9 @@ def test_status_is_a_check_for_a_monitor(cli: Cli, pipeline: Pipeline) -> None:
     owner.flush(30)
 
     def passed() -> bool:
-        code, found = cli("status", "--group", group, "--max-open", "0")
-        assert found["cursors"][group]["open_transaction"]["transactional_id"] == name
-        return code == 3 and [one["limit"] for one in found["exceeded"]] == ["max-open"]
+        code, status = cli("status", "--group", group, "--max-open", "0")
+        assert status["cursors"][group]["open_transaction"]["transactional_id"] == name
+        return code == 3 and [excess["limit"] for excess in status["exceeded"]] == ["max-open"]
 
     try:
         wait_until(passed)
@@ -669,26 +681,26 @@ def test_status_sees_gaps_between_intervals_and_transactions_that_are_no_cursors
     for number in (0, 3, 1):
         between = Interval(day + number * hour, day + (number + 1) * hour)
         pipeline.run(f"h{number}", ranges=between)
-    code, found = cli("status")
-    assert (code, found["open_transactions"]) == (0, [])
-    (gap,) = found["gaps"]
+    code, status = cli("status")
+    assert (code, status["open_transactions"]) == (0, [])
+    (gap,) = status["gaps"]
     assert (gap["start"], gap["end"]) == ("2026-01-05T02:00:00.000Z", "2026-01-05T03:00:00.000Z")
     assert (gap["pipeline"], gap["topics"]) == (pipeline.spec.pipeline, [pipeline.source])
     assert cli("status", "--max-gaps", "1")[0] == 0
-    code, found = cli("status", "--max-gaps", "0", "--max-open", "3600")
+    code, status = cli("status", "--max-gaps", "0", "--max-open", "3600")
     passed = {"pipeline": pipeline.spec.pipeline, "limit": "max-gaps", "allowed": 0, "found": 1}
-    assert (code, found["exceeded"]) == (3, [passed])
+    assert (code, status["exceeded"]) == (3, [passed])
 
     missing = pipeline.changed("h2", ranges=Interval(day + 2 * hour, day + 3 * hour))
     name = keys.transactional_id(missing)
     with opened(pipeline, name):
         wait_until(lambda: cli("status", "--max-open", "0")[0] == 3)
-        _, found = cli("status", "--max-open", "0")
-        assert [one["transactional_id"] for one in found["open_transactions"]] == [name]
-        assert [one["limit"] for one in found["exceeded"]] == ["max-open"]
+        _, status = cli("status", "--max-open", "0")
+        assert [transaction["transactional_id"] for transaction in status["open_transactions"]] == [name]
+        assert [excess["limit"] for excess in status["exceeded"]] == ["max-open"]
     pipeline.run("h2", ranges=missing.ranges)
-    code, found = cli("status", "--max-gaps", "0")
-    assert (code, found["gaps"], found["open_transactions"]) == (0, [], [])
+    code, status = cli("status", "--max-gaps", "0")
+    assert (code, status["gaps"], status["open_transactions"]) == (0, [], [])
 
 
 def test_status_of_a_group_shows_the_transaction_of_its_first_run(cli: Cli, pipeline: Pipeline) -> None:
@@ -696,15 +708,15 @@ def test_status_of_a_group_shows_the_transaction_of_its_first_run(cli: Cli, pipe
     group = pipeline.spec.group_id
     name = keys.cursor_transactional_id("test", group)
     cli("init", "--partitions", "2", "--replication-factor", "1")
-    code, found = cli("status", "--group", group)
-    assert (code, found["open_transactions"]) == (3, [])
+    code, status = cli("status", "--group", group)
+    assert (code, status["open_transactions"]) == (3, [])
     with opened(pipeline, name):
         wait_until(lambda: [row for row in shown_open(cli, group) if row["age_seconds"] > 0])
-        code, found = cli("status", "--group", group, "--max-open", "0")
-        (row,) = found["open_transactions"]
+        code, status = cli("status", "--group", group, "--max-open", "0")
+        (row,) = status["open_transactions"]
         assert (code, row["transactional_id"]) == (3, name)
         assert 0 <= row["age_seconds"] < row["timeout_seconds"]
-        assert [one["transactional_id"] for one in found["exceeded"]] == [name]
+        assert [excess["transactional_id"] for excess in status["exceeded"]] == [name]
         shown = pasted(row["command"], pipeline)
         assert (shown["transactional_id"], shown["foreign"], shown["answer"]) == (name, False, "dry run")
         assert cli("status", "--group", "another")[1]["open_transactions"] == []
@@ -723,12 +735,12 @@ def test_a_group_of_another_prefix_is_seen_as_it_is(cli: Cli, pipeline: Pipeline
     name = keys.cursor_transactional_id("another", group)
     with opened(pipeline, name):
         wait_until(lambda: cli("status", "--group", group, "--max-open", "0")[0] == 3)
-        _, found = cli("status", "--max-open", "0")
-        assert found["cursors"][group]["open_transaction"]["transactional_id"] == name
-        assert [one["group"] for one in found["exceeded"]] == [group]
-    code, found = cli("doctor", "--group", group)
-    assert (code, found["failed"]) == (3, [f"group {group}"])
-    assert "belongs to prefix 'another', this run says 'test'" in found["checks"][-1]["found"]
+        _, status = cli("status", "--max-open", "0")
+        assert status["cursors"][group]["open_transaction"]["transactional_id"] == name
+        assert [excess["group"] for excess in status["exceeded"]] == [group]
+    code, report = cli("doctor", "--group", group)
+    assert (code, report["failed"]) == (3, [f"group {group}"])
+    assert "belongs to prefix 'another', this run says 'test'" in report["checks"][-1]["found"]
     assert cli("doctor", "--group", group, "--prefix", "another")[0] == 0
 
 
@@ -765,12 +777,12 @@ def test_misspelt_names_are_errors_with_the_near_ones(cli: Cli, pipeline: Pipeli
     pipeline.run("r1")
     name, group = pipeline.spec.pipeline, pipeline.spec.group_id
     for command, *options in (("verify",), ("ledger",), ("prune", "--before", "2026-01-01")):
-        code, found = cli(command, *options, "--pipeline", f"{name}x")
-        assert (code, error_of(found)[0]) == (1, "ConfigurationError")
-        assert f"no run of the pipeline '{name}x'; did you mean '{name}'?" in error_of(found)[1]
+        code, refused = cli(command, *options, "--pipeline", f"{name}x")
+        assert (code, error_of(refused)[0]) == (1, "ConfigurationError")
+        assert f"no run of the pipeline '{name}x'; did you mean '{name}'?" in error_of(refused)[1]
         assert f"it has '{name}'" in error_of(cli(command, *options, "--pipeline", "~")[1])[1]
-    code, found = cli("ledger", "--key", f"cursor:{group}x")
-    assert (code, "no record of the key" in error_of(found)[1]) == (1, True)
+    code, refused = cli("ledger", "--key", f"cursor:{group}x")
+    assert (code, "no record of the key" in error_of(refused)[1]) == (1, True)
 
 
 def test_ledger_lists_runs_in_the_order_of_their_commits(cli: Cli, pipeline: Pipeline) -> None:
@@ -779,16 +791,18 @@ def test_ledger_lists_runs_in_the_order_of_their_commits(cli: Cli, pipeline: Pip
         pipeline.publish([run_id])
         pipeline.run(run_id)
     name, group = pipeline.spec.pipeline, pipeline.spec.group_id
-    code, found = cli("ledger", "--pipeline", name)
+    code, listing = cli("ledger", "--pipeline", name)
     assert code == 0
-    assert [one["value"]["run_id"] for one in found["records"]] == ["r1", "r2", "r3"]
-    assert all(set(one) == {"key", "partition", "offset", "value"} for one in found["records"])
-    _, found = cli("ledger", "--pipeline", name, "--limit", "1")
-    assert [one["key"] for one in found["records"]] == [keys.run_record_key(keys.cursor_run_key(name, "r3"))]
-    _, found = cli("ledger", "--key", keys.cursor_key(group))
-    assert [one["value"]["run_key"] for one in found["records"]] == [keys.cursor_run_key(name, "r3")]
-    _, found = cli("ledger")
-    assert {one["key"] for one in found["records"]} == {
+    assert [record["value"]["run_id"] for record in listing["records"]] == ["r1", "r2", "r3"]
+    assert all(set(record) == {"key", "partition", "offset", "value"} for record in listing["records"])
+    _, listing = cli("ledger", "--pipeline", name, "--limit", "1")
+    assert [record["key"] for record in listing["records"]] == [
+        keys.run_record_key(keys.cursor_run_key(name, "r3"))
+    ]
+    _, listing = cli("ledger", "--key", keys.cursor_key(group))
+    assert [record["value"]["run_key"] for record in listing["records"]] == [keys.cursor_run_key(name, "r3")]
+    _, listing = cli("ledger")
+    assert {record["key"] for record in listing["records"]} == {
         keys.LEDGER_IDENTITY_KEY,
         keys.cursor_key(group),
         *(keys.run_record_key(keys.cursor_run_key(name, run_id)) for run_id in ("r1", "r2", "r3")),
@@ -806,12 +820,12 @@ def test_what_no_run_wrote_is_listed(cli: Cli, pipeline: Pipeline, tmp_path: Pat
     name, group = pipeline.spec.pipeline, pipeline.spec.group_id
     run, cursor = keys.run_record_key(keys.cursor_run_key(name, "r2")), keys.cursor_key(group)
     with ControlPlane(pipeline.spec) as control:
-        places = {one: control.ledger.partition_for(one) for one in (name, group)}
+        places = {key: control.ledger.partition_for(key) for key in (name, group)}
     forge = Producer(dict(pipeline.spec.kafka))
     forge.produce(pipeline.ledger, key=run, value="{}", partition=places[name])
     assert forge.flush(30) == 0
-    code, found = cli("doctor")
-    (check,) = [one for one in found["checks"] if one["name"] == "ledger writers"]
+    code, report = cli("doctor")
+    (check,) = [check for check in report["checks"] if check["name"] == "ledger writers"]
     assert (code, check["status"]) == (3, "fail")
     assert run in check["found"]
     assert f"partition {places[name]}, offset " in check["found"]
@@ -822,23 +836,27 @@ def test_what_no_run_wrote_is_listed(cli: Cli, pipeline: Pipeline, tmp_path: Pat
     owner.produce(pipeline.ledger, key=cursor, value=b"", partition=places[group])
     owner.commit_transaction(30)
     wait_for_markers(pipeline.spec.kafka, ledger_partitions(pipeline))
-    code, found = cli("status", "--group", group, "--run", f"{name}/r1", "--run", f"{name}/r2")
+    code, status = cli("status", "--group", group, "--run", f"{name}/r1", "--run", f"{name}/r2")
     assert code == 0
-    assert found["runs"][f"{name}/r1"]["run_id"] == "r1"
-    assert "cannot be read" in found["runs"][f"{name}/r2"]["state"]
-    assert "cannot be read" in found["cursors"][group]["unreadable"]
-    assert {one["key"] for one in cli("ledger")[1]["records"]} >= {run, cursor, keys.LEDGER_IDENTITY_KEY}
+    assert status["runs"][f"{name}/r1"]["run_id"] == "r1"
+    assert "cannot be read" in status["runs"][f"{name}/r2"]["state"]
+    assert "cannot be read" in status["cursors"][group]["unreadable"]
+    assert {record["key"] for record in cli("ledger")[1]["records"]} >= {
+        run,
+        cursor,
+        keys.LEDGER_IDENTITY_KEY,
+    }
     assert cli("repair")[0] == 0
     assert cli("verify", "--pipeline", name)[0] == 3
     secret = tmp_path / "key"
     secret.write_text("a-secret-of-length\n")
     keyed = ("--ledger-key-file", str(secret))
-    code, found = cli("status", "--group", group, *keyed)
-    assert (code, found["error"]["type"]) == (1, "LedgerTampered")
+    code, answer = cli("status", "--group", group, *keyed)
+    assert (code, answer["error"]["type"]) == (1, "LedgerTampered")
     assert cli("sign", *keyed, "--yes")[0] == 0
     assert cli("status", "--group", group, *keyed)[0] == 0
-    code, found = cli("status", "--group", group, "--ledger-key-file", str(tmp_path / "none"))
-    assert (code, found["error"]["type"]) == (1, "ConfigurationError")
+    code, answer = cli("status", "--group", group, "--ledger-key-file", str(tmp_path / "none"))
+    assert (code, answer["error"]["type"]) == (1, "ConfigurationError")
 
 
 def test_records_of_a_stranger_end_no_command_for_the_others(
@@ -914,15 +932,15 @@ def test_a_run_that_may_be_pruned_is_not_said_to_have_never_been(
     for number in range(2):
         ranges = Interval(NOON + (number - 1) * hour, NOON + number * hour)
         pipeline.run(f"i{number}", ranges=ranges)
-    where = ["--bootstrap-servers", pipeline.kafka.bootstrap_servers, "--ledger-topic", pipeline.ledger]
-    asked = ["status", *where, "--prefix", "test", "--run", f"{name}/i0"]
-    assert main(asked) == 0
+    options = ["--bootstrap-servers", pipeline.kafka.bootstrap_servers, "--ledger-topic", pipeline.ledger]
+    arguments = ["status", *options, "--prefix", "test", "--run", f"{name}/i0"]
+    assert main(arguments) == 0
     before = (dt.datetime.now(dt.timezone.utc) + dt.timedelta(seconds=1)).isoformat()
     assert cli("prune", "--before", before, "--yes")[1]["pipelines"] == {name: {"runs": 1, "records": 1}}
-    assert main(asked) == 3
+    assert main(arguments) == 3
     shown = capsys.readouterr().out
     assert "it may be pruned, as 1 run of the pipeline is; the latest run is 'i1'" in shown
-    assert main([*asked[:-1], f"{name}x/i0"]) == 3
+    assert main([*arguments[:-1], f"{name}x/i0"]) == 3
     assert "pruned" not in capsys.readouterr().out
 
 
@@ -933,7 +951,7 @@ def test_tables_are_for_people(
     pipeline.publish(["a"])
     pipeline.run("r1")
     name, group = pipeline.spec.pipeline, pipeline.spec.group_id
-    where = ["--bootstrap-servers", pipeline.kafka.bootstrap_servers, "--ledger-topic", pipeline.ledger]
+    options = ["--bootstrap-servers", pipeline.kafka.bootstrap_servers, "--ledger-topic", pipeline.ledger]
     stranger = Producer(dict(pipeline.spec.kafka))
     for partition in range(pipeline.spec.ledger.partitions):
         stranger.produce(pipeline.ledger, key="theirs", partition=partition)
@@ -957,10 +975,10 @@ def test_tables_are_for_people(
     )
     asking = {command.name for command in COMMANDS if command.cluster}
     assert {given[0] for given, _ in commands} == asking
-    for given, said in commands:
-        assert main([given[0], *where, "--prefix", "test", *given[1:]]) == 0, given
+    for given, expected in commands:
+        assert main([given[0], *options, "--prefix", "test", *given[1:]]) == 0, given
         printed = capsys.readouterr()
-        assert said in printed.out
+        assert expected in printed.out
         assert printed.err == ""
         with pytest.raises(ValueError, match="Expecting value"):
             json.loads(printed.out)
@@ -977,15 +995,15 @@ class BesideAStranger(LocalDataPlane):
     def send(self, sealed: LocalSealed, identity: Any, timeout: float) -> Any:
         stranger = Producer(dict(self._spec.kafka))
 
-        def interrupted(where: TopicPartition, pairs: list[tuple[int, bytes]]) -> Any:
+        def interrupted(target: TopicPartition, pairs: list[tuple[int, bytes]]) -> Any:
             for number, pair in enumerate(pairs):
                 # Late enough that some of the run's batches are in the log, and others are not.
                 if number == len(pairs) - 2:
-                    stranger.produce(where.topic, value="stranger", partition=where.partition)
+                    stranger.produce(target.topic, value="stranger", partition=target.partition)
                     assert stranger.flush(30) == 0
                 yield pair
 
-        interleaved: Any = {where: interrupted(where, pairs) for where, pairs in sealed.batches.items()}
+        interleaved: Any = {target: interrupted(target, pairs) for target, pairs in sealed.batches.items()}
         return super().send(LocalSealed(sealed.manifest, interleaved), identity, timeout)
 
 
@@ -996,25 +1014,25 @@ def test_verify_reads_the_output_again(cli: Cli, pipeline: Pipeline) -> None:
     record = pipeline.run("r1", data=BesideAStranger)
     held.resume()
     # The other client's records are between the first and the last of the run.
-    assert all(one.last_offset - one.first_offset == one.records for one in record.receipts)
+    assert all(receipt.last_offset - receipt.first_offset == receipt.records for receipt in record.receipts)
     pipeline.publish(["w"])
     pipeline.run("r2")
-    code, found = cli("verify", "--pipeline", pipeline.spec.pipeline)
-    assert (code, found["matches"], found["runs"], found["records"]) == (0, True, 2, 51)
-    assert {one["outcome"] for one in found["findings"]} == {"ok"}
-    _, found = cli("verify", "--pipeline", pipeline.spec.pipeline, "--last", "1")
-    assert (found["runs"], found["records"]) == (1, 1)
+    code, report = cli("verify", "--pipeline", pipeline.spec.pipeline)
+    assert (code, report["matches"], report["runs"], report["records"]) == (0, True, 2, 51)
+    assert {finding["outcome"] for finding in report["findings"]} == {"ok"}
+    _, report = cli("verify", "--pipeline", pipeline.spec.pipeline, "--last", "1")
+    assert (report["runs"], report["records"]) == (1, 1)
     key = keys.cursor_run_key(pipeline.spec.pipeline, "r1")
-    _, found = cli("verify", "--pipeline", pipeline.spec.pipeline, "--run-key", key)
-    assert {one["run_key"] for one in found["findings"]} == {key}
-    code, found = cli(
+    _, report = cli("verify", "--pipeline", pipeline.spec.pipeline, "--run-key", key)
+    assert {finding["run_key"] for finding in report["findings"]} == {key}
+    code, report = cli(
         "verify",
         "--pipeline",
         pipeline.spec.pipeline,
         "--run-key",
         keys.cursor_run_key(pipeline.spec.pipeline, "none"),
     )
-    assert (code, error_of(found)[0]) == (1, "ConfigurationError")
+    assert (code, error_of(report)[0]) == (1, "ConfigurationError")
 
 
 def test_verify_tells_deleted_by_retention_from_lost(cli: Cli, pipeline: Pipeline) -> None:
@@ -1023,19 +1041,21 @@ def test_verify_tells_deleted_by_retention_from_lost(cli: Cli, pipeline: Pipelin
     record = pipeline.run("r1")
     admin = AdminClient(pipeline.kafka.client_config())
     cut = [
-        Position(pipeline.sink, one.partition, one.first_offset + 1) for one in record.receipts if one.records
+        Position(pipeline.sink, receipt.partition, receipt.first_offset + 1)
+        for receipt in record.receipts
+        if receipt.records
     ]
     for future in admin.delete_records(cut).values():
         future.result(30)
-    code, found = cli("verify", "--pipeline", pipeline.spec.pipeline)
-    assert (code, {one["outcome"] for one in found["findings"]}) == (0, {"expired"})
-    assert (found["matches"], found["records"], found["expired"]) == (True, 0, 20)
+    code, report = cli("verify", "--pipeline", pipeline.spec.pipeline)
+    assert (code, {finding["outcome"] for finding in report["findings"]}) == (0, {"expired"})
+    assert (report["matches"], report["records"], report["expired"]) == (True, 0, 20)
     pipeline.kafka.delete_topic(pipeline.sink)
     pipeline.kafka.create_topic(pipeline.sink, partitions=2)
-    code, found = cli("verify", "--pipeline", pipeline.spec.pipeline)
-    assert (code, found["matches"]) == (3, False)
-    assert {one["outcome"] for one in found["findings"]} == {"mismatch"}
-    assert "recreated" in found["findings"][0]["detail"]
+    code, report = cli("verify", "--pipeline", pipeline.spec.pipeline)
+    assert (code, report["matches"]) == (3, False)
+    assert {finding["outcome"] for finding in report["findings"]} == {"mismatch"}
+    assert "recreated" in report["findings"][0]["detail"]
 
 
 def test_verify_goes_on_behind_a_sink_that_is_gone(cli: Cli, pipeline: Pipeline) -> None:
@@ -1067,15 +1087,15 @@ def test_abort_ends_a_transaction_that_hangs(cli: Cli, pipeline: Pipeline) -> No
     owner.produce(pipeline.source, value="pending", partition=0)
     owner.flush(30)
 
-    code, found = cli("abort", "--group", pipeline.spec.group_id)
-    assert (code, found["state"], found["done"], found["answer"]) == (0, "Ongoing", False, "dry run")
-    assert found["partitions"] == [f"{pipeline.source}-0"]
-    assert (found["foreign"], found["timeout_seconds"]) == (False, 60.0)
-    began = dt.datetime.fromisoformat(found["started"].replace("Z", "+00:00"))
-    assert abs((dt.datetime.now(dt.timezone.utc) - began).total_seconds() - found["age_seconds"]) < 30
-    epoch = str(found["producer_epoch"])
-    code, found = cli("abort", "--transactional-id", name, "--yes", "--epoch", epoch)
-    assert (code, found["state"], found["done"], found["answer"]) == (
+    code, outcome = cli("abort", "--group", pipeline.spec.group_id)
+    assert (code, outcome["state"], outcome["done"], outcome["answer"]) == (0, "Ongoing", False, "dry run")
+    assert outcome["partitions"] == [f"{pipeline.source}-0"]
+    assert (outcome["foreign"], outcome["timeout_seconds"]) == (False, 60.0)
+    began = dt.datetime.fromisoformat(outcome["started"].replace("Z", "+00:00"))
+    assert abs((dt.datetime.now(dt.timezone.utc) - began).total_seconds() - outcome["age_seconds"]) < 30
+    epoch = str(outcome["producer_epoch"])
+    code, outcome = cli("abort", "--transactional-id", name, "--yes", "--epoch", epoch)
+    assert (code, outcome["state"], outcome["done"], outcome["answer"]) == (
         0,
         "CompleteAbort",
         True,
@@ -1083,10 +1103,10 @@ def test_abort_ends_a_transaction_that_hangs(cli: Cli, pipeline: Pipeline) -> No
     )
     with pytest.raises(KafkaException):
         owner.commit_transaction(30)
-    code, found = cli("abort", "--transactional-id", name, "--yes", "--epoch", epoch)
-    assert (code, found["answer"], found["done"], found["started"]) == (0, "nothing open", False, None)
-    code, found = cli("abort", "--transactional-id", "nobody", "--yes", "--epoch", "0")
-    assert (code, error_of(found)[0]) == (1, "ConfigurationError")
+    code, outcome = cli("abort", "--transactional-id", name, "--yes", "--epoch", epoch)
+    assert (code, outcome["answer"], outcome["done"], outcome["started"]) == (0, "nothing open", False, None)
+    code, outcome = cli("abort", "--transactional-id", "nobody", "--yes", "--epoch", "0")
+    assert (code, error_of(outcome)[0]) == (1, "ConfigurationError")
 
 
 @pytest.mark.parametrize("name", ["test-staging.cursor.g", "testing.cursor.g", "an-application"])
@@ -1099,9 +1119,9 @@ def test_abort_ends_nothing_of_another_prefix_unless_told_to(cli: Cli, pipeline:
     owner.produce(pipeline.source, value="pending", partition=0)
     owner.flush(30)
 
-    code, found = cli("abort", "--transactional-id", name)
-    assert (code, found["foreign"], found["done"]) == (0, True, False)
-    do_it = ("abort", "--transactional-id", name, "--yes", "--epoch", str(found["producer_epoch"]))
+    code, outcome = cli("abort", "--transactional-id", name)
+    assert (code, outcome["foreign"], outcome["done"]) == (0, True, False)
+    do_it = ("abort", "--transactional-id", name, "--yes", "--epoch", str(outcome["producer_epoch"]))
     code, refused = cli(*do_it)
     assert (code, error_of(refused)[0]) == (1, "ConfigurationError")
     assert "--foreign" in error_of(refused)[1]
@@ -1111,8 +1131,8 @@ def test_abort_ends_nothing_of_another_prefix_unless_told_to(cli: Cli, pipeline:
     owner.produce(pipeline.source, value="pending", partition=0)
     owner.flush(30)
     epoch = str(cli("abort", "--transactional-id", name)[1]["producer_epoch"])
-    code, found = cli("abort", "--transactional-id", name, "--yes", "--epoch", epoch, "--foreign")
-    assert (code, found["state"], found["done"]) == (0, "CompleteAbort", True)
+    code, outcome = cli("abort", "--transactional-id", name, "--yes", "--epoch", epoch, "--foreign")
+    assert (code, outcome["state"], outcome["done"]) == (0, "CompleteAbort", True)
 
 
 def test_abort_leaves_a_transaction_alone_that_began_after_the_look(cli: Cli, pipeline: Pipeline) -> None:
@@ -1126,9 +1146,9 @@ def test_abort_leaves_a_transaction_alone_that_began_after_the_look(cli: Cli, pi
         owner.flush(30)
         if seen:
             epoch = str(cli("abort", "--group", pipeline.spec.group_id)[1]["producer_epoch"])
-    code, found = cli("abort", "--group", pipeline.spec.group_id, "--yes", "--epoch", epoch)
-    assert (code, error_of(found)[0]) == (1, "ConfigurationError")
-    assert "look again" in error_of(found)[1]
+    code, refused = cli("abort", "--group", pipeline.spec.group_id, "--yes", "--epoch", epoch)
+    assert (code, error_of(refused)[0]) == (1, "ConfigurationError")
+    assert "look again" in error_of(refused)[1]
     owner.commit_transaction(30)
 
 
@@ -1167,9 +1187,9 @@ def test_reset_settles_what_a_stranger_moved(cli: Cli, pipeline: Pipeline) -> No
     move_group(pipeline, 1)
     with pytest.raises(CursorMoved):
         pipeline.run("r2")
-    code, found = cli("reset-offsets", "--group", group, "--to", "cursor")
-    assert (code, found["done"]) == (0, False)
-    assert found["offsets"][0] == {"partition": f"{pipeline.source}-0", "committed": 1, "cursor": 3, "new": 3}
+    code, reset = cli("reset-offsets", "--group", group, "--to", "cursor")
+    assert (code, reset["done"]) == (0, False)
+    assert reset["offsets"][0] == {"partition": f"{pipeline.source}-0", "committed": 1, "cursor": 3, "new": 3}
     with pytest.raises(CursorMoved):
         pipeline.run("r2")
     assert cli("reset-offsets", "--group", group, "--to", "cursor", "--yes")[1]["done"] is True
@@ -1179,7 +1199,7 @@ def test_reset_settles_what_a_stranger_moved(cli: Cli, pipeline: Pipeline) -> No
     assert cli("reset-offsets", "--group", group, "--to", "committed", "--yes")[0] == 0
     assert pipeline.run("r3").records_read == 2
     assert pipeline.output() == ["a", "b", "b", "c", "c"]
-    resets = [one for one in ledger_keys(pipeline) if one.startswith(keys.reset_key(group, ""))]
+    resets = [key for key in ledger_keys(pipeline) if key.startswith(keys.reset_key(group, ""))]
     assert len(resets) == 2
 
 
@@ -1211,16 +1231,16 @@ def test_reset_moves_to_given_offsets_and_to_the_ends_of_the_log(cli: Cli, pipel
     group = pipeline.spec.group_id
     pipeline.publish(["a", "b", "c"])
     pipeline.run("r1")
-    code, found = cli("reset-offsets", "--group", group, "--offset", f"{pipeline.source}:0=2", "--yes")
-    assert (code, [one["new"] for one in found["offsets"]]) == (0, [2])
+    code, reset = cli("reset-offsets", "--group", group, "--offset", f"{pipeline.source}:0=2", "--yes")
+    assert (code, [row["new"] for row in reset["offsets"]]) == (0, [2])
     assert pipeline.run("r2").records_read == 1
     for target, expected in (("earliest", 3), ("latest", 0)):
         assert cli("reset-offsets", "--group", group, "--to", target, "--yes")[0] == 0
         assert pipeline.run(target).records_read == expected
-    code, found = cli("reset-offsets", "--group", group, "--offset", f"{pipeline.source}:0=9", "--yes")
-    assert (code, error_of(found)[0]) == (1, "OffsetsOutOfRange")
-    code, found = cli("reset-offsets", "--group", group, "--offset", f"{pipeline.source}:7=0", "--yes")
-    assert (code, error_of(found)[0]) == (1, "UnknownTopic")
+    code, reset = cli("reset-offsets", "--group", group, "--offset", f"{pipeline.source}:0=9", "--yes")
+    assert (code, error_of(reset)[0]) == (1, "OffsetsOutOfRange")
+    code, reset = cli("reset-offsets", "--group", group, "--offset", f"{pipeline.source}:7=0", "--yes")
+    assert (code, error_of(reset)[0]) == (1, "UnknownTopic")
 
 
 def test_reset_to_the_cursor_of_an_earlier_topic_is_refused(cli: Cli, pipeline: Pipeline) -> None:
@@ -1257,17 +1277,17 @@ def test_reset_leaves_an_added_partition_at_its_beginning(
     pipeline.add_partitions(pipeline.source, 3)
     pipeline.publish(["c"], partition=2)
     move_group(pipeline, 1)
-    code, found = cli("reset-offsets", "--group", group, "--to", target, "--yes")
-    assert (code, [one["new"] for one in found["offsets"]]) == (0, [2 if target == "cursor" else 1, 0, 0])
+    code, reset = cli("reset-offsets", "--group", group, "--to", target, "--yes")
+    assert (code, [row["new"] for row in reset["offsets"]]) == (0, [2 if target == "cursor" else 1, 0, 0])
     read = [0, 0, 1] if target == "cursor" else [1, 0, 1]
     assert run("r2", 3) == (read if mapped else [sum(read)])
     # The ledger has a position for partitions that were read, also after the group's offsets expired.
     pipeline.kafka.admin().delete_consumer_groups([group])[group].result()
     for partition in (0, 1):
         move_group(pipeline, 0, partition)
-    code, found = cli("reset-offsets", "--group", group, "--to", target)
+    code, reset = cli("reset-offsets", "--group", group, "--to", target)
     assert code == (0 if target == "cursor" else 1)
-    assert target == "committed" or [one["new"] for one in found["offsets"]] == [2, 0, 1]
+    assert target == "committed" or [row["new"] for row in reset["offsets"]] == [2, 0, 1]
 
 
 def test_reset_fences_the_run_under_way(cli: Cli, pipeline: Pipeline) -> None:
@@ -1288,8 +1308,8 @@ def test_reset_makes_the_cursor_of_a_new_group(cli: Cli, pipeline: Pipeline) -> 
     cli("init", "--partitions", "2")
     pipeline.publish(["a", "b", "c"])
     group = pipeline.spec.group_id
-    code, found = cli("reset-offsets", "--group", group, "--offset", f"{pipeline.source}:0=1", "--yes")
-    assert (code, "pipeline" in error_of(found)[1]) == (1, True)
+    code, answer = cli("reset-offsets", "--group", group, "--offset", f"{pipeline.source}:0=1", "--yes")
+    assert (code, "pipeline" in error_of(answer)[1]) == (1, True)
     owner = ("--pipeline", pipeline.spec.pipeline)
     assert (
         cli("reset-offsets", "--group", group, *owner, "--offset", f"{pipeline.source}:0=1", "--yes")[0] == 0
@@ -1305,9 +1325,9 @@ def test_reset_beside_another_ledger_is_refused(cli: Cli, pipeline: Pipeline) ->
     pipeline.run("r1")
     other = ("--ledger-topic", f"{pipeline.ledger}-other")
     cli("init", *other, "--partitions", "2")
-    asked = ("--group", pipeline.spec.group_id, "--pipeline", pipeline.spec.pipeline, "--to", "earliest")
+    options = ("--group", pipeline.spec.group_id, "--pipeline", pipeline.spec.pipeline, "--to", "earliest")
     for do_it in ((), ("--yes",)):
-        code, refused = cli("reset-offsets", *asked, "--topic", pipeline.source, *other, *do_it)
+        code, refused = cli("reset-offsets", *options, "--topic", pipeline.source, *other, *do_it)
         assert (code, error_of(refused)[0]) == (1, "LedgerReplaced")
     assert pipeline.run("r1").found
     assert pipeline.output() == ["a", "b", "c"]
@@ -1322,8 +1342,8 @@ def test_status_of_a_mapped_cursor_has_no_empty_ends(
     pipeline.run("r1", source_partition=0)
     code, document = cli("status", "--group", group)
     assert (code, document["cursors"][group]["layout"]) == (0, "mapped")
-    where = ["--bootstrap-servers", pipeline.kafka.bootstrap_servers, "--ledger-topic", pipeline.ledger]
-    assert main(["status", *where, "--prefix", "test", "--group", group]) == 0
+    options = ["--bootstrap-servers", pipeline.kafka.bootstrap_servers, "--ledger-topic", pipeline.ledger]
+    assert main(["status", *options, "--prefix", "test", "--group", group]) == 0
     table = capsys.readouterr().out
     assert "mapped" in table
     assert "ends" not in table
@@ -1339,6 +1359,6 @@ def test_reset_of_a_mapped_cursor_moves_each_partition(cli: Cli, pipeline: Pipel
     assert cli("status", "--group", group)[1]["cursors"][group]["lag"] == 0
     move_group(pipeline, 1, partition=1)
     assert f"{pipeline.source}-1" in cli("status", "--group", group)[1]["cursors"][group]["unknown"]
-    code, found = cli("reset-offsets", "--group", group, "--to", "earliest", "--yes")
-    assert (code, [one["new"] for one in found["offsets"]]) == (0, [0, 0])
+    code, reset = cli("reset-offsets", "--group", group, "--to", "earliest", "--yes")
+    assert (code, [row["new"] for row in reset["offsets"]]) == (0, [0, 0])
     assert [pipeline.run("r2", source_partition=partition).records_read for partition in (0, 1)] == [2, 2]

@@ -25,11 +25,11 @@ from tests.support.local_runs import Pipeline
 
 def open_sockets():
     """Return the names of the sockets of this process."""
-    found = set()
+    targets = set()
     for descriptor in Path("/proc/self/fd").iterdir():
         with suppress(FileNotFoundError):
-            found.add(str(descriptor.readlink()))
-    return {target for target in found if target.startswith("socket:")}
+            targets.add(str(descriptor.readlink()))
+    return {target for target in targets if target.startswith("socket:")}
 
 
 def test_closing_gives_up_what_a_hanging_broker_does_not_read(embedded_kafka):

@@ -58,11 +58,11 @@ def test_added_partitions_are_in_the_transaction(connections, kafka_topic):
 
 def test_an_old_epoch_may_not_add(connections, kafka_topic):
     """A newer attempt exists, so the request is fenced."""
-    where = partition(kafka_topic("added-late"))
+    sink = partition(kafka_topic("added-late"))
     old = take_epoch(connections, "added-late")
     take_epoch(connections, "added-late")
     with pytest.raises(ProducerFenced, match=r"added-late-.*-0|adding"):
-        add_partitions_to_txn(connections, old, [where])
+        add_partitions_to_txn(connections, old, [sink])
 
 
 def test_an_unknown_topic_cannot_be_added(connections):
@@ -74,13 +74,13 @@ def test_an_unknown_topic_cannot_be_added(connections):
 
 def test_an_open_transaction_of_ours_is_aborted(connections, kafka_topic):
     """OK: nothing of it becomes visible; a repetition of the abort is OK too."""
-    where = partition(kafka_topic("aborted"))
-    identity = open_transaction(connections, "aborted", [where])
-    (receipt,) = send_partitions(connections, identity, {where: sealed(texts("a", 30))})
+    sink = partition(kafka_topic("aborted"))
+    identity = open_transaction(connections, "aborted", [sink])
+    (receipt,) = send_partitions(connections, identity, {sink: sealed(texts("a", 30))})
     assert end_txn(connections, identity, commit=False) is EndTxnAnswer.ENDED
-    support.wait_for_marker(connections, where, receipt.last_offset)
+    support.wait_for_marker(connections, sink, receipt.last_offset)
     assert end_txn(connections, identity, commit=False) is EndTxnAnswer.ENDED
-    assert read(connections, where) == []
+    assert read(connections, sink) == []
     wait_until(lambda: state_of(connections, identity).state is TransactionState.COMPLETE_ABORT)
 
 
@@ -92,39 +92,39 @@ def test_nothing_open_is_told_apart(connections):
 
 def test_an_abort_after_the_commit_changes_nothing(connections, kafka_topic):
     """NOT_OPEN: it was committed, and stays committed."""
-    where = partition(kafka_topic("committed"))
-    identity = open_transaction(connections, "committed", [where])
-    (receipt,) = send_partitions(connections, identity, {where: sealed(texts("a", 30))})
+    sink = partition(kafka_topic("committed"))
+    identity = open_transaction(connections, "committed", [sink])
+    (receipt,) = send_partitions(connections, identity, {sink: sealed(texts("a", 30))})
     assert end_txn(connections, identity, commit=True) is EndTxnAnswer.ENDED
-    support.wait_for_marker(connections, where, receipt.last_offset)
+    support.wait_for_marker(connections, sink, receipt.last_offset)
     wait_until(lambda: state_of(connections, identity).state is TransactionState.COMPLETE_COMMIT)
     assert end_txn(connections, identity, commit=False) is EndTxnAnswer.NOTHING_OPEN
-    assert values_of(read(connections, where)) == texts("a", 30)
+    assert values_of(read(connections, sink)) == texts("a", 30)
 
 
 def test_a_commit_after_our_abort_is_refused(connections, kafka_topic):
     """NOT_OPEN: a commit that was delayed in the network cannot revive an aborted transaction."""
-    where = partition(kafka_topic("delayed"))
-    identity = open_transaction(connections, "delayed", [where])
-    (receipt,) = send_partitions(connections, identity, {where: sealed(texts("a", 30))})
+    sink = partition(kafka_topic("delayed"))
+    identity = open_transaction(connections, "delayed", [sink])
+    (receipt,) = send_partitions(connections, identity, {sink: sealed(texts("a", 30))})
     assert end_txn(connections, identity, commit=False) is EndTxnAnswer.ENDED
-    support.wait_for_marker(connections, where, receipt.last_offset)
+    support.wait_for_marker(connections, sink, receipt.last_offset)
     assert end_txn(connections, identity, commit=True) is EndTxnAnswer.NOTHING_OPEN
-    assert read(connections, where) == []
+    assert read(connections, sink) == []
 
 
 def test_a_fenced_attempt_cannot_end_the_live_one(connections, kafka_topic):
     """FENCED: the live transaction stays open and commits."""
-    where = partition(kafka_topic("live"))
-    old = open_transaction(connections, "live", [where])
-    live = open_transaction(connections, "live", [where])
-    (receipt,) = send_partitions(connections, live, {where: sealed(texts("a", 30))})
+    sink = partition(kafka_topic("live"))
+    old = open_transaction(connections, "live", [sink])
+    live = open_transaction(connections, "live", [sink])
+    (receipt,) = send_partitions(connections, live, {sink: sealed(texts("a", 30))})
     assert end_txn(connections, old, commit=False) is EndTxnAnswer.FENCED
     assert end_txn(connections, old, commit=True) is EndTxnAnswer.FENCED
     assert state_of(connections, live).state is TransactionState.ONGOING
     assert end_txn(connections, live, commit=True) is EndTxnAnswer.ENDED
-    support.wait_for_marker(connections, where, receipt.last_offset)
-    assert values_of(read(connections, where)) == texts("a", 30)
+    support.wait_for_marker(connections, sink, receipt.last_offset)
+    assert values_of(read(connections, sink)) == texts("a", 30)
 
 
 def test_another_producer_id_is_fenced(connections):
@@ -138,8 +138,8 @@ def test_an_unknown_transactional_id_has_no_description(connections):
     """None for an unknown id, a description for a known one."""
     identity = take_epoch(connections, "known-id")
     assert describe_transaction(connections, "unknown-id") is None
-    known = describe_transaction(connections, "known-id")
-    assert (known.producer_id, known.start_ms) == (identity.producer_id, -1)
+    status = describe_transaction(connections, "known-id")
+    assert (status.producer_id, status.start_ms) == (identity.producer_id, -1)
 
 
 def test_producers_are_described_per_partition(connections, kafka_topic):
@@ -151,14 +151,14 @@ def test_producers_are_described_per_partition(connections, kafka_topic):
     send_partitions(
         connections, identity, {every[0]: sealed(texts("a", 30)), every[1]: sealed(texts("b", 7))}
     )
-    known = describe_producers(connections, every)
-    mine = {where: [p for p in known[where] if p.producer_id == identity.producer_id] for where in every}
-    assert [p.last_sequence for p in mine[every[0]]] == [29]
-    assert [p.current_txn_start_offset for p in mine[every[0]]] == [6]
-    assert [p.last_sequence for p in mine[every[1]]] == [6]
-    assert mine[every[2]] == []
-    assert len(known[every[0]]) == 2
-    assert mine[every[0]][0].last_timestamp > 1_600_000_000_000
+    producers = describe_producers(connections, every)
+    own = {sink: [p for p in producers[sink] if p.producer_id == identity.producer_id] for sink in every}
+    assert [p.last_sequence for p in own[every[0]]] == [29]
+    assert [p.current_txn_start_offset for p in own[every[0]]] == [6]
+    assert [p.last_sequence for p in own[every[1]]] == [6]
+    assert own[every[2]] == []
+    assert len(producers[every[0]]) == 2
+    assert own[every[0]][0].last_timestamp > 1_600_000_000_000
     end_txn(connections, identity, commit=False)
 
 
@@ -175,8 +175,8 @@ def test_a_cluster_that_is_down_is_in_the_log_before_the_time_is_over(unused_por
     servers = f"127.0.0.1:{unused_port}"
     with pytest.raises(BrokersUnavailable):
         BrokerConnections({"bootstrap.servers": servers}, bootstrap_timeout=3.0)
-    (said,) = [one.getMessage() for one in caplog.records if "still waiting" in one.getMessage()]
-    assert re.search(rf"connecting to {servers}: still waiting \(.*refused.*\), for up to \d s more", said)
+    (line,) = [record.getMessage() for record in caplog.records if "still waiting" in record.getMessage()]
+    assert re.search(rf"connecting to {servers}: still waiting \(.*refused.*\), for up to \d s more", line)
 
 
 def test_credentials_on_a_listener_that_takes_none_are_refused_at_once(embedded_kafka):
@@ -196,7 +196,7 @@ def test_credentials_on_a_listener_that_takes_none_are_refused_at_once(embedded_
 def test_permissions_and_credentials_are_named(caplog):
     """The error names what is missing: Write on a topic, the transactional id, or the right password."""
     with EmbeddedKafka(security="SASL_PLAINTEXT", acls=True) as kafka:
-        where = partition(kafka.create_topic("private"))
+        sink = partition(kafka.create_topic("private"))
         user = kafka.user("nobody")
         with BrokerConnections(user) as connections:
             with pytest.raises(AuthorizationFailed, match="Describe topic 'private'"):
@@ -204,8 +204,8 @@ def test_permissions_and_credentials_are_named(caplog):
             with pytest.raises(AuthorizationFailed, match="Describe transaction 'private-id'"):
                 connections.coordinator("transaction", "private-id")
         with BrokerConnections(kafka.client_config()) as admin:
-            identity = open_transaction(admin, "private-id", [where])
-        batches = {where: sealed(texts("a", 3))}
+            identity = open_transaction(admin, "private-id", [sink])
+        batches = {sink: sealed(texts("a", 3))}
         # A client that may not describe the topic sends no Produce.
         kafka.grant("nobody", "DESCRIBE", topic="private")
         with BrokerConnections(user) as connections:

@@ -21,9 +21,9 @@ def pasted(key: str, **names: Any) -> dict[str, Any]:
 
     :param names: what the reader has defined before it.
     """
-    made = {"__name__": "pasted", **names}
-    exec(compile(blocks()[key], key, "exec"), made)
-    return made
+    namespace = {"__name__": "pasted", **names}
+    exec(compile(blocks()[key], key, "exec"), namespace)
+    return namespace
 
 
 def test_a_run_without_airflow(spark, broker):
@@ -31,9 +31,9 @@ def test_a_run_without_airflow(spark, broker):
     source, sink = broker.topic("src"), broker.topic("out")
     broker.produce(source, [{"value": b"one"}, {"value": b"two"}])
     code = blocks()[SPEC].replace("localhost:9092", broker.bootstrap)
-    made: dict[str, Any] = {"spark": spark, "process": lambda df: df.select("value")}
-    exec(code.replace('"src"', repr(source)).replace('"out"', repr(sink)), made)
-    assert made["record"].records_written == 2
+    namespace: dict[str, Any] = {"spark": spark, "process": lambda df: df.select("value")}
+    exec(code.replace('"src"', repr(source)).replace('"out"', repr(sink)), namespace)
+    assert namespace["record"].records_written == 2
     assert [record.value for record in read_topic(broker.bootstrap, sink)] == [b"one", b"two"]
 
 
@@ -41,12 +41,12 @@ def test_a_trial_and_the_fixtures_of_the_pytest_plugin(spark):
     """Both examples are tests: they are called as pytest does."""
     pasted(TRIAL, process=lambda df: df.select("key", "value"))["test_large_orders_pass"](spark)
     called = []
-    made = pasted(PLUGIN, run_my_dag=lambda *arguments: called.append(arguments))
+    namespace = pasted(PLUGIN, run_my_dag=lambda *arguments: called.append(arguments))
 
     class Kafka:
         bootstrap_servers = "broker:1"
 
-    made["test_my_dag"](Kafka(), lambda name, partitions: f"{name} of {partitions}")
+    namespace["test_my_dag"](Kafka(), lambda name, partitions: f"{name} of {partitions}")
     assert called == [("broker:1", "orders of 4")]
 
 

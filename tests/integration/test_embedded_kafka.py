@@ -55,14 +55,14 @@ def produce(kafka, topic, count, **settings):
 
 def processes_of(home):
     """Return every process that has the folder in an argument."""
-    found = []
+    pids = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(OSError):
                 arguments = (entry / "cmdline").read_bytes()
                 if str(home).encode() in arguments:
-                    found.append(int(entry.name))
-    return found
+                    pids.append(int(entry.name))
+    return pids
 
 
 def is_running(pid):
@@ -93,15 +93,15 @@ def test_the_leaders_of_a_created_topic_serve_it(kafka):
     with BrokerConnections(kafka.client_config()) as connections:
         for number in range(30):
             topic = kafka.create_topic(f"led-{number}", partitions=2)
-            asked = ListOffsetsRequest.ListOffsetsTopic
+            topic_class = ListOffsetsRequest.ListOffsetsTopic
             parts = [
-                asked.ListOffsetsPartition(partition_index=index, current_leader_epoch=-1, timestamp=-1)
+                topic_class.ListOffsetsPartition(partition_index=index, current_leader_epoch=-1, timestamp=-1)
                 for index in (0, 1)
             ]
             request = ListOffsetsRequest(
                 replica_id=-1,
                 isolation_level=0,
-                topics=[asked(name=topic, partitions=parts)],
+                topics=[topic_class(name=topic, partitions=parts)],
                 min_version=2,
                 max_version=8,
             )
@@ -115,8 +115,8 @@ def test_a_topic_has_the_settings_it_was_created_with(kafka):
     kafka.create_topic("compacted", config={"cleanup.policy": "compact"})
 
     resource = ConfigResource(ResourceType.TOPIC, "compacted")
-    found = kafka.admin().describe_configs([resource])[resource].result()
-    assert found["cleanup.policy"].value == "compact"
+    settings = kafka.admin().describe_configs([resource])[resource].result()
+    assert settings["cleanup.policy"].value == "compact"
 
 
 def test_creating_a_topic_twice_names_the_topic(kafka):
@@ -229,8 +229,8 @@ def test_a_consumer_group_starts_without_delay(kafka):
     finally:
         consumer.close()
     broker = ConfigResource(ResourceType.BROKER, str(kafka.brokers[0].node_id))
-    found = kafka.admin().describe_configs([broker])[broker].result()
-    assert found["group.initial.rebalance.delay.ms"].value == "0"
+    settings = kafka.admin().describe_configs([broker])[broker].result()
+    assert settings["group.initial.rebalance.delay.ms"].value == "0"
 
 
 @pytest.mark.chaos
@@ -327,9 +327,9 @@ def test_a_full_outage_is_survived(three):
 
 def test_a_block_that_fails_shows_what_its_brokers_said(caplog):
     """Their log files are deleted with them, so the block logs them."""
-    one = EmbeddedKafka()
-    with pytest.raises(UnknownTopic), one:
-        count_records(one.bootstrap_servers, "nowhere")
+    kafka = EmbeddedKafka()
+    with pytest.raises(UnknownTopic), kafka:
+        count_records(kafka.bootstrap_servers, "nowhere")
     assert "before UnknownTopic" in caplog.text
     assert "Kafka Server started" in caplog.text
 
@@ -383,9 +383,9 @@ def test_the_callers_settings_reach_the_broker(monkeypatch):
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-Duser.language=tr")
     with EmbeddedKafka(broker_config={"num.partitions": 7}) as kafka:
         resource = ConfigResource(ResourceType.BROKER, "1")
-        found = kafka.admin().describe_configs([resource])[resource].result()
+        settings = kafka.admin().describe_configs([resource])[resource].result()
 
-    assert found["num.partitions"].value == "7"
+    assert settings["num.partitions"].value == "7"
 
 
 @pytest.mark.chaos
@@ -719,7 +719,7 @@ def test_archives_of_another_jvm_are_not_shared():
     """The archive's name depends on the Java that runs, so two Java versions use different files."""
     classpath = jars.broker_classpath(cluster.DEFAULT_VERSION)
 
-    one = class_data.archive_path("kafka-4.3.1", Path("/java-17/bin/java"), classpath)
+    archive = class_data.archive_path("kafka-4.3.1", Path("/java-17/bin/java"), classpath)
     other = class_data.archive_path("kafka-4.3.1", Path("/java-21/bin/java"), classpath)
 
-    assert one != other
+    assert archive != other

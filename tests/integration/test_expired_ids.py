@@ -49,6 +49,6 @@ def test_doctor_warns_of_brokers_that_forget_ids_too_soon(forgetful):
     pipeline = Pipeline(forgetful)
     spec = pipeline.spec
     checks = {check.name: check for check in examine(DoctorOptions(spec.deployment))}
-    found = checks["expiry of ids"]
-    assert (found.status, found.found) == ("warn", "unused transactional ids are forgotten after 2 seconds")
-    assert "raise transactional.id.expiration.ms" in found.advice
+    expiry = checks["expiry of ids"]
+    assert (expiry.status, expiry.found) == ("warn", "unused transactional ids are forgotten after 2 seconds")
+    assert "raise transactional.id.expiration.ms" in expiry.advice

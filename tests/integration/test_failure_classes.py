@@ -263,12 +263,12 @@ def raising(batch):
 def test_every_record_on_which_the_function_raises_becomes_a_dead_letter(broker, spark):
     """Whatever the function raises; all other records are processed."""
     source, sink, dead = broker.topic("src"), broker.topic("out"), broker.topic("dead")
-    given = [one for name in RAISES for one in (b"good", name)]
+    given = [value for name in RAISES for value in (b"good", name)]
     broker.produce(source, ({"value": value} for value in given))
     record = read_process_write(spark, spec_of(broker, source, sink, dead_letter_topic=dead), raising)
     assert values(broker, sink) == [b"good"] * len(RAISES)
     letters = read_topic(broker.bootstrap, dead)
-    assert [one.value for one in letters] == list(RAISES)
+    assert [letter.value for letter in letters] == list(RAISES)
     assert record.records_written == len(given)
     for offset, letter in enumerate(letters):
         headers = dict(letter.headers)
@@ -334,9 +334,9 @@ def test_a_dead_letter_that_its_topic_would_refuse_is_cut(broker, spark):
     read_process_write(spark, spec_of(broker, source, sink, dead_letter_topic=dead), fails_on_bad)
     assert values(broker, sink) == [b"good"]
     letters = read_topic(broker.bootstrap, dead)
-    headers = [dict(one.headers) for one in letters]
-    assert [one["source.offset"] for one in headers] == [b"0", b"1", b"2", b"3"]
-    assert all(one["error"].startswith(b"ValueError: bad record x") for one in headers)
+    headers = [dict(letter.headers) for letter in letters]
+    assert [fields["source.offset"] for fields in headers] == [b"0", b"1", b"2", b"3"]
+    assert all(fields["error"].startswith(b"ValueError: bad record x") for fields in headers)
     by_headers, by_own, by_itself, by_time = letters
     assert by_headers.value == given[0]["value"]
     assert "source.cut" not in headers[0]
@@ -368,10 +368,10 @@ def test_above_max_dead_letters_the_first_error_and_its_place_are_said_once(brok
     broker.produce(source, ({"value": b"bad", "partition": p} for p in range(3)))
     error = error_of(broker, spark, fails_on_bad, source, dead_letter_topic=dead, max_dead_letters=1)
     assert type(error) is ProcessFailed
-    said = str(error)
-    assert "max_dead_letters is 1" in said
-    assert f"The first: {source}-0, offset 0: ValueError: bad record" in said
-    assert said.count("nothing was written") == said.count("orrect the function") == 1
+    message = str(error)
+    assert "max_dead_letters is 1" in message
+    assert f"The first: {source}-0, offset 0: ValueError: bad record" in message
+    assert message.count("nothing was written") == message.count("orrect the function") == 1
     assert values(broker, dead) == []
 
 
@@ -393,7 +393,7 @@ BOTH = pytest.mark.parametrize("process", [passed_on, passed_on_by_arrow], ids=[
 def check_refused(error, source, caplog, sends):
     assert isinstance(error, RecordRefused)
     assert is_final(error)
-    assert sum("aborting its transaction" in one.getMessage() for one in caplog.records) == sends
+    assert sum("aborting its transaction" in record.getMessage() for record in caplog.records) == sends
     if not sends:
         assert f"The record was read at {source}-0, offset {BAD}" in str(error)
         assert f'skip_offsets=[["{source}", 0, {BAD}, {BAD + 1}]]' in str(error)
@@ -478,7 +478,7 @@ def test_a_record_without_a_timestamp_is_taken_whatever_the_limits(broker, spark
     read_process_write(
         spark, spec, lambda df: df.select("value", fn.timestamp_millis(fn.lit(-1)).alias("timestamp"))
     )
-    assert [one.timestamp for one in read_topic(broker.bootstrap, sink)] == [-1] * 10
+    assert [record.timestamp for record in read_topic(broker.bootstrap, sink)] == [-1] * 10
 
 
 def test_a_sink_that_sets_its_own_time_takes_any_timestamp(broker, spark):
@@ -500,8 +500,8 @@ NO_LIMIT = {"message.timestamp.after.max.ms": str(2**63 - 1), "retention.ms": "-
 def timed(broker, *timestamps):
     """A topic with a record of each time, one by one: else a later one may overtake one that is refused."""
     source = broker.topic("src", **NO_LIMIT)
-    for one in timestamps:
-        broker.produce(source, [{"value": b"v", "partition": 0, "timestamp": one}])
+    for timestamp in timestamps:
+        broker.produce(source, [{"value": b"v", "partition": 0, "timestamp": timestamp}])
     return source
 
 
@@ -510,7 +510,7 @@ def test_a_time_that_only_kafka_and_spark_hold_is_passed_on(broker, spark, proce
     """Unchanged, although Python's datetime cannot represent it."""
     sink = broker.topic("out", **NO_LIMIT)
     read_process_write(spark, spec_of(broker, timed(broker, NOW, *FAR), sink), process)
-    assert [one.timestamp for one in read_topic(broker.bootstrap, sink)] == [NOW, *FAR]
+    assert [record.timestamp for record in read_topic(broker.bootstrap, sink)] == [NOW, *FAR]
 
 
 @arrow_process
@@ -535,11 +535,11 @@ def test_a_time_that_a_function_cannot_hold_is_named_by_its_place(broker, spark,
 # -- what process asks of Airflow -------------------------------------------------------------------------
 
 
-def raising_airflows(name, where):
+def raising_airflows(name, place):
     from airflow.sdk import exceptions  # noqa: TID251 - names of the present Airflow
 
     def process(df, kind):
-        if where == "driver":
+        if place == "driver":
             raise kind("said the author")
         from pyspark.sql import functions
 
@@ -552,11 +552,11 @@ def raising_airflows(name, where):
     def by_arrow(batch, kind):
         raise kind("said the author")
 
-    return functools.partial(by_arrow if where == "arrow" else process, kind=getattr(exceptions, name))
+    return functools.partial(by_arrow if place == "arrow" else process, kind=getattr(exceptions, name))
 
 
 @pytest.mark.parametrize(
-    ("name", "where"),
+    ("name", "place"),
     rest_in_chaos(
         3,
         [
@@ -569,15 +569,15 @@ def raising_airflows(name, where):
         ],
     ),
 )
-def test_what_process_asks_of_airflow_reaches_it_and_nothing_is_committed(broker, spark, name, where):
+def test_what_process_asks_of_airflow_reaches_it_and_nothing_is_committed(broker, spark, name, place):
     """Also from an executor, which reports only the class, and if bad records are dead letters."""
     source, sink, dead = numbered(broker), broker.topic("out"), broker.topic("dead")
     spec = spec_of(broker, source, sink, dead_letter_topic=dead)
     with pytest.raises(ProcessFailed) as caught:
-        read_process_write(spark, spec, raising_airflows(name, where))
-    asked = asked_of_airflow(caught.value)
-    assert type(asked).__name__ == name
-    assert "said the author" in str(asked)
+        read_process_write(spark, spec, raising_airflows(name, place))
+    signal = asked_of_airflow(caught.value)
+    assert type(signal).__name__ == name
+    assert "said the author" in str(signal)
     assert values(broker, sink) == values(broker, dead) == []
     again = replace(spec, dead_letter_topic=None)
     record = read_process_write(spark, again, lambda df: df.select("value"))

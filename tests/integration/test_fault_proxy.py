@@ -21,8 +21,8 @@ from tests.support.patience import wait_until
 
 @pytest.fixture
 def proxy(embedded_kafka):
-    with KafkaProxy(embedded_kafka.bootstrap_servers) as found:
-        yield found
+    with KafkaProxy(embedded_kafka.bootstrap_servers) as running:
+        yield running
 
 
 def produce(proxy, topic, count=20, **config):
@@ -143,26 +143,28 @@ def test_a_connection_that_fell_silent_answers_nothing_more(proxy, kafka_topic):
     topic = kafka_topic("silent")
     silenced = proxy.lose_response("Produce", silent=True)
     refused = proxy.refuse("Produce", error_code=10)  # MESSAGE_TOO_LARGE, which clients do not retry
-    told = []
+    reports = []
     producer = Producer({"bootstrap.servers": proxy.bootstrap_servers, "linger.ms": 0, "log_level": 2})
     for number, met in enumerate((silenced, refused)):
-        producer.produce(topic, value=f"{number}", partition=0, on_delivery=lambda *what: told.append(what))
+        producer.produce(
+            topic, value=f"{number}", partition=0, on_delivery=lambda *report: reports.append(report)
+        )
         met.wait()
     producer.poll(1)
-    assert told == []
+    assert reports == []
     producer.purge()
 
 
 def test_only_requests_that_hold_the_text_meet_the_fault(proxy, embedded_kafka, kafka_topic):
     """A fault for one topic does not affect the other, and stays until it is cancelled."""
-    one, other = kafka_topic("one"), kafka_topic("other")
-    fault = proxy.cut("Produce", times=None, containing=one)
+    topic, other = kafka_topic("one"), kafka_topic("other")
+    fault = proxy.cut("Produce", times=None, containing=topic)
     produce(proxy, other)
     assert fault.hits == 0
     with pytest.raises(EmbeddedKafkaError, match="0 of 1 Produce"):
         fault.wait(0.1)
     fault.cancel()
-    produce(proxy, one)
+    produce(proxy, topic)
     assert fault.hits == 0
 
 

@@ -22,17 +22,17 @@ VALUES = sorted(f"v{n}" for n in range(COUNT))
 @pytest.fixture(scope="module")
 def driver():
     """One warm driver; the last test kills it."""
-    with DriverProcess() as found:
-        yield found
+    with DriverProcess() as running:
+        yield running
 
 
 @pytest.fixture
 def pipeline(embedded_kafka):
-    found = Pipeline(embedded_kafka)
+    filled = Pipeline(embedded_kafka)
     # One ledger for all: creating one takes seconds.
-    found.spec = replace(found.spec, ledger=LedgerSettings("ledger-of-fault-runs", partitions=2))
-    found.publish([f"v{n}" for n in range(COUNT)])
-    return found
+    filled.spec = replace(filled.spec, ledger=LedgerSettings("ledger-of-fault-runs", partitions=2))
+    filled.publish([f"v{n}" for n in range(COUNT)])
+    return filled
 
 
 def copy(df):

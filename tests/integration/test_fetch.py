@@ -33,12 +33,12 @@ from tests.support.wire_requests import end_of, fetch_range, partition, read, te
 @pytest.fixture
 def mixed(connections, kafka_topic):
     """A partition of committed and aborted transactions, some interleaved; and its committed records."""
-    where = partition(kafka_topic("mixed"))
+    sink = partition(kafka_topic("mixed"))
     committed = []
 
     def add(prefix, count, commit, per_batch):
         receipt = transaction(
-            connections, where, texts(prefix, count), commit=commit, records_per_batch=per_batch
+            connections, sink, texts(prefix, count), commit=commit, records_per_batch=per_batch
         )
         if commit:
             committed.extend(
@@ -49,23 +49,23 @@ def mixed(connections, kafka_topic):
     add("gone", 33, commit=False, per_batch=7)
     add("b", 5, commit=True, per_batch=2)
     # Two transactions at once, batch by batch: one commits, the other aborts.
-    left = support.open_transaction(connections, f"left-{where}", [where])
-    right = support.open_transaction(connections, f"right-{where}", [where])
+    left = support.open_transaction(connections, f"left-{sink}", [sink])
+    right = support.open_transaction(connections, f"right-{sink}", [sink])
     sources = {
         left: iter(support.sealed(texts("left", 30), 5)),
         right: iter(support.sealed(texts("right", 30), 5)),
     }
-    offsets = interleave(connections, where, sources)
+    offsets = interleave(connections, sink, sources)
     end_txn(connections, right, commit=False)
     committed.extend(zip(offsets[left], texts("left", 30), strict=True))
     end_txn(connections, left, commit=True)
-    support.wait_for_marker(connections, where, max(offsets[right] + offsets[left]) + 1)
+    support.wait_for_marker(connections, sink, max(offsets[right] + offsets[left]) + 1)
     add("gone2", 12, commit=False, per_batch=100)
     add("c", 40, commit=True, per_batch=3)
-    return where, committed
+    return sink, committed
 
 
-def interleave(connections, where, sources):
+def interleave(connections, sink, sources):
     """Write batches of several open transactions in turn; return the offsets per identity."""
     turn = threading.Condition()
     order = list(sources)
@@ -86,7 +86,7 @@ def interleave(connections, where, sources):
             for pair in paced(identity, source):
                 records, data = pair
                 sequence = len(offsets[identity])
-                base = send_one(own, identity, where, data, sequence)
+                base = send_one(own, identity, sink, data, sequence)
                 offsets[identity].extend(range(base, base + records))
 
     threads = [threading.Thread(target=write, args=item) for item in sources.items()]
@@ -98,19 +98,19 @@ def interleave(connections, where, sources):
     return offsets
 
 
-def send_one(connections, identity, where, data, sequence):
+def send_one(connections, identity, sink, data, sequence):
     """One raw Produce with a given sequence, retried while the transaction is being verified."""
     topic_class = ProduceRequest.TopicProduceData
     stamped = stamp(data, identity.producer_id, identity.producer_epoch, sequence)
 
     def attempt():
-        (node,) = set(connections.topics([where.topic])[where.topic].leaders.values())
-        part = topic_class.PartitionProduceData(index=where.partition, records=stamped)
+        (node,) = set(connections.topics([sink.topic])[sink.topic].leaders.values())
+        part = topic_class.PartitionProduceData(index=sink.partition, records=stamped)
         request = ProduceRequest(
             transactional_id=identity.transactional_id,
             acks=-1,
             timeout_ms=10_000,
-            topic_data=[topic_class(name=where.topic, partition_data=[part])],
+            topic_data=[topic_class(name=sink.topic, partition_data=[part])],
             max_version=9,
         )
         answer = connections.wait(connections.send(request, node)).responses[0].partition_responses[0]
@@ -122,33 +122,33 @@ def send_one(connections, identity, where, data, sequence):
 
 def test_committed_records_only_with_every_offset(connections, mixed):
     """Aborted ranges and control markers are omitted; offsets are the log's own."""
-    where, committed = mixed
-    assert read(connections, where) == committed
+    source, committed = mixed
+    assert read(connections, source) == committed
 
 
 @pytest.mark.parametrize("max_bytes", [1, 300, 2000, 1 << 20])
 def test_the_size_of_answers_changes_nothing(connections, mixed, max_bytes):
     """Also when an answer begins inside an aborted transaction, or holds a single batch above the limit."""
-    where, committed = mixed
-    assert read(connections, where, max_bytes=max_bytes) == committed
+    source, committed = mixed
+    assert read(connections, source, max_bytes=max_bytes) == committed
 
 
 def test_any_slice_is_exact(connections, mixed):
     """A range may begin and end in the middle of a batch, in an aborted range, or at a marker."""
-    where, committed = mixed
-    end = end_of(connections, where)
+    source, committed = mixed
+    end = end_of(connections, source)
     rng = random.Random(5)
     slices = [(start, start + 1) for start in range(0, end, 3)]
     slices += [tuple(sorted((rng.randrange(end + 1), rng.randrange(end + 1)))) for _ in range(60)]
     for start, stop in slices:
         expected = [pair for pair in committed if start <= pair[0] < stop]
-        assert read(connections, where, start, stop) == expected, (start, stop)
+        assert read(connections, source, start, stop) == expected, (start, stop)
 
 
 def test_uncommitted_reading_shows_aborted_records_but_no_markers(connections, mixed):
     """read_uncommitted returns every record that was written, each once."""
-    where, committed = mixed
-    seen = read(connections, where, isolation="read_uncommitted")
+    source, committed = mixed
+    seen = read(connections, source, isolation="read_uncommitted")
     assert set(committed) < set(seen)
     assert len(seen) == len(set(seen)) == 25 + 33 + 5 + 30 + 30 + 12 + 40
 
@@ -160,19 +160,19 @@ def test_an_empty_range_asks_nobody(connections):
 
 def test_a_range_that_ends_in_markers_and_aborted_records_is_finished(connections, kafka_topic):
     """The position decides: there may be only gaps after the last record."""
-    where = partition(kafka_topic("gaps"))
-    transaction(connections, where, texts("a", 3))
-    transaction(connections, where, texts("gone", 50), commit=False)
-    assert values_of(read(connections, where)) == texts("a", 3)
-    assert read(connections, where, 4) == []
+    source = partition(kafka_topic("gaps"))
+    transaction(connections, source, texts("a", 3))
+    transaction(connections, source, texts("gone", 50), commit=False)
+    assert values_of(read(connections, source)) == texts("a", 3)
+    assert read(connections, source, 4) == []
 
 
 def test_answers_are_bounded_and_cover_the_range(connections, kafka_topic):
     """Raw answers follow each other without gaps, each about as large as the requested number of bytes."""
-    where = partition(kafka_topic("big"))
+    source = partition(kafka_topic("big"))
     values = [f"{n:05d}" + "x" * 1000 for n in range(3000)]
-    transaction(connections, where, values, records_per_batch=50)
-    answers = list(fetch_answers(connections, where, 0, end_of(connections, where), max_bytes=200_000))
+    transaction(connections, source, values, records_per_batch=50)
+    answers = list(fetch_answers(connections, source, 0, end_of(connections, source), max_bytes=200_000))
     assert [a.position for a in answers[1:]] == [a.next_position for a in answers[:-1]]
     assert max(len(answer.data) for answer in answers) <= 200_000
     assert len(answers) > 10
@@ -180,9 +180,9 @@ def test_answers_are_bounded_and_cover_the_range(connections, kafka_topic):
 
 def test_memory_stays_bounded(embedded_kafka, connections, kafka_topic):
     """A process that reads a partition of 200 MB grows by a few answers, not by the partition."""
-    where = partition(kafka_topic("huge"))
+    source = partition(kafka_topic("huge"))
     value = "x" * 100_000
-    transaction(connections, where, [f"{n:05d}{value}" for n in range(2000)], records_per_batch=8)
+    transaction(connections, source, [f"{n:05d}{value}" for n in range(2000)], records_per_batch=8)
     code = """
         import re, sys
         from pathlib import Path
@@ -207,7 +207,7 @@ def test_memory_stays_bounded(embedded_kafka, connections, kafka_topic):
     """
     root = Path(__file__).parents[2]
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code), embedded_kafka.bootstrap_servers, where.topic, "2000"],
+        [sys.executable, "-c", textwrap.dedent(code), embedded_kafka.bootstrap_servers, source.topic, "2000"],
         capture_output=True,
         text=True,
         check=True,
@@ -220,69 +220,69 @@ def test_memory_stays_bounded(embedded_kafka, connections, kafka_topic):
 
 def test_reading_waits_for_an_open_transaction(embedded_kafka, connections, kafka_topic, monkeypatch):
     """A range above the last stable offset is complete once the transaction commits."""
-    where = partition(kafka_topic("open"))
-    transaction(connections, where, texts("a", 3))
-    identity = support.open_transaction(connections, f"open-{where}", [where])
-    send_partitions(connections, identity, {where: support.sealed(texts("b", 3))})
-    end = end_of(connections, where, "read_uncommitted")
+    source = partition(kafka_topic("open"))
+    transaction(connections, source, texts("a", 3))
+    identity = support.open_transaction(connections, f"open-{source}", [source])
+    send_partitions(connections, identity, {source: support.sealed(texts("b", 3))})
+    end = end_of(connections, source, "read_uncommitted")
 
     send = connections.send
-    asked = []
+    offsets = []
 
     def committed_meanwhile(request, node, **options):
         if type(request).__name__ == "FetchRequest":
-            asked.append(request.topics[0].partitions[0].fetch_offset)
-            if asked.count(4) == 3:  # two answers had nothing
+            offsets.append(request.topics[0].partitions[0].fetch_offset)
+            if offsets.count(4) == 3:  # two answers had nothing
                 with BrokerConnections(embedded_kafka.client_config()) as own:
                     end_txn(own, identity, commit=True)
         return send(request, node, **options)
 
     monkeypatch.setattr(connections, "send", committed_meanwhile)
-    assert values_of(read(connections, where, 0, end)) == texts("a", 3) + texts("b", 3)
-    assert asked.count(4) >= 3
+    assert values_of(read(connections, source, 0, end)) == texts("a", 3) + texts("b", 3)
+    assert offsets.count(4) >= 3
 
 
 def test_a_transaction_that_stays_open_stalls_the_read(connections, kafka_topic):
     """The error names the position, the end and the last stable offset that holds it up."""
-    where = partition(kafka_topic("stuck"))
-    transaction(connections, where, texts("a", 3))
-    identity = support.open_transaction(connections, f"stuck-{where}", [where])
-    send_partitions(connections, identity, {where: support.sealed(texts("b", 3))})
+    source = partition(kafka_topic("stuck"))
+    transaction(connections, source, texts("a", 3))
+    identity = support.open_transaction(connections, f"stuck-{source}", [source])
+    send_partitions(connections, identity, {source: support.sealed(texts("b", 3))})
     with pytest.raises(
         FetchStalled, match=r"at offset 4 \(the end is 7\) for 1 s; .*last stable offset.* is 4"
     ):
-        read(connections, where, 0, 7, stall_timeout=1.0)
+        read(connections, source, 0, 7, stall_timeout=1.0)
     end_txn(connections, identity, commit=False)
 
 
 @pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
 def test_an_end_above_the_log_stalls(connections, kafka_topic, isolation):
     """As with a topic that was recreated since the plan: the error blames no transaction."""
-    where = partition(kafka_topic("short"))
-    transaction(connections, where, texts("a", 3))
+    source = partition(kafka_topic("short"))
+    transaction(connections, source, texts("a", 3))
     with pytest.raises(FetchStalled, match=r"high watermark is 4 \(the topic was recreated"):
-        read(connections, where, 0, 9, isolation=isolation, stall_timeout=0.6)
+        read(connections, source, 0, 9, isolation=isolation, stall_timeout=0.6)
 
 
 def test_deleted_records_are_an_error_never_a_reset(embedded_kafka, connections, kafka_topic):
     """The error has both offsets; a range that begins at the log start is fine."""
-    where = partition(kafka_topic("cut"))
-    transaction(connections, where, texts("a", 30))
-    futures = embedded_kafka.admin().delete_records([ConfluentPartition(where.topic, 0, 12)])
+    source = partition(kafka_topic("cut"))
+    transaction(connections, source, texts("a", 30))
+    futures = embedded_kafka.admin().delete_records([ConfluentPartition(source.topic, 0, 12)])
     for future in futures.values():
         future.result(30)
     with pytest.raises(OffsetsOutOfRange, match="begins at offset 12, above the requested 5"):
-        read(connections, where, 5)
-    assert values_of(read(connections, where, 12)) == texts("a", 30)[12:]
+        read(connections, source, 5)
+    assert values_of(read(connections, source, 12)) == texts("a", 30)[12:]
 
 
 def test_records_deleted_while_reading_are_an_error(embedded_kafka, connections, kafka_topic):
     """Retention that overtakes a slow reader is found in the middle of the range."""
-    where = partition(kafka_topic("overtaken"))
-    transaction(connections, where, texts("a", 100), records_per_batch=5)
-    reader = fetch_range(connections, where.topic, 0, 0, 100, max_bytes=1)
+    source = partition(kafka_topic("overtaken"))
+    transaction(connections, source, texts("a", 100), records_per_batch=5)
+    reader = fetch_range(connections, source.topic, 0, 0, 100, max_bytes=1)
     got = [next(reader)]
-    futures = embedded_kafka.admin().delete_records([ConfluentPartition(where.topic, 0, 60)])
+    futures = embedded_kafka.admin().delete_records([ConfluentPartition(source.topic, 0, 60)])
     for future in futures.values():
         future.result(30)
     with pytest.raises(OffsetsOutOfRange, match="begins at offset 60"):
@@ -292,10 +292,10 @@ def test_records_deleted_while_reading_are_an_error(embedded_kafka, connections,
 
 def test_an_offset_behind_the_log_is_an_error(connections, kafka_topic):
     """As after a topic was recreated: the log ends below the requested offset."""
-    where = partition(kafka_topic("new"))
-    transaction(connections, where, texts("a", 3))
+    source = partition(kafka_topic("new"))
+    transaction(connections, source, texts("a", 3))
     with pytest.raises(OffsetsOutOfRange, match="ends at offset 4, below the requested 50"):
-        read(connections, where, 50, 60)
+        read(connections, source, 50, 60)
 
 
 def test_an_unknown_topic_or_partition_is_named(connections, kafka_topic):
@@ -309,35 +309,35 @@ def test_an_unknown_topic_or_partition_is_named(connections, kafka_topic):
 
 def test_a_deleted_topic_ends_the_read(embedded_kafka, connections, kafka_topic):
     """If it is deleted during the read, an error names it, instead of a wait for minutes."""
-    where = partition(kafka_topic("deleted"))
-    transaction(connections, where, texts("a", 100), records_per_batch=5)
-    reader = fetch_range(connections, where.topic, 0, 0, 101, max_bytes=1)
+    source = partition(kafka_topic("deleted"))
+    transaction(connections, source, texts("a", 100), records_per_batch=5)
+    reader = fetch_range(connections, source.topic, 0, 0, 101, max_bytes=1)
     next(reader)
-    embedded_kafka.delete_topic(where.topic)
-    with missing_at_once(), pytest.raises(UnknownTopic, match=where.topic):
+    embedded_kafka.delete_topic(source.topic)
+    with missing_at_once(), pytest.raises(UnknownTopic, match=source.topic):
         list(reader)
 
 
 def test_a_compacted_log_with_holes_is_read_exactly(embedded_kafka, connections, kafka_topic):
     """Batches and single records are missing: the rest is read; a range without any record ends."""
-    where = partition(kafka_topic("compacted", config=COMPACTED_SOON))
+    source = partition(kafka_topic("compacted", config=COMPACTED_SOON))
     # One batch per flush: a second one could overtake a refused one.
     producer = Producer({**embedded_kafka.client_config(), "linger.ms": 60_000})
     for n in range(100):
-        producer.produce(where.topic, key=b"same" if n % 10 else b"key%d" % n, value=b"v%d" % n)
+        producer.produce(source.topic, key=b"same" if n % 10 else b"key%d" % n, value=b"v%d" % n)
         if n % 20 == 19:
             producer.flush(10)
     expected = [(n, f"v{n}") for n in range(0, 100, 10)] + [(99, "v99")]
 
     def compacted():
         # The next record rolls a segment that is old enough; the active one is never cleaned.
-        producer.produce(where.topic, key=b"last", value=b"roll")
+        producer.produce(source.topic, key=b"last", value=b"roll")
         producer.flush(10)
-        return read(connections, where, 0, 100) == expected
+        return read(connections, source, 0, 100) == expected
 
     wait_until(compacted)
-    assert read(connections, where, 51, 60) == []
-    assert read(connections, where, 41, 99) == [
+    assert read(connections, source, 51, 60) == []
+    assert read(connections, source, 41, 99) == [
         (50, "v50"),
         (60, "v60"),
         (70, "v70"),
@@ -352,9 +352,9 @@ def test_reading_survives_a_broker_that_is_killed_and_comes_back():
         EmbeddedKafka(broker_config=support.QUICK_SESSIONS) as kafka,
         BrokerConnections(kafka.client_config()) as connections,
     ):
-        where = partition(kafka.create_topic("restart"))
-        transaction(connections, where, texts("a", 400), records_per_batch=4)
-        reader = fetch_range(connections, where.topic, 0, 0, 401, max_bytes=1)
+        source = partition(kafka.create_topic("restart"))
+        transaction(connections, source, texts("a", 400), records_per_batch=4)
+        reader = fetch_range(connections, source.topic, 0, 0, 401, max_bytes=1)
         got = [value for _ in range(20) for value in next(reader).value.to_pylist()]
         kafka.brokers[0].kill()
         kafka.brokers[0].start(wait=False)
@@ -388,10 +388,10 @@ def test_the_first_offset_at_a_time_is_found(embedded_kafka, connections, kafka_
     for n in range(10):
         producer.produce(topic, value=b"v", timestamp=1_700_000_000_000 + n * 1000)
         producer.flush(10)
-    where = partition(topic)
-    for asked, expected in ((0, 0), (1_700_000_000_000, 0), (1_700_000_000_001, 1), (1_700_000_009_000, 9)):
-        assert list_offsets(connections, [where], asked) == {where: expected}
-    assert list_offsets(connections, [where], 1_700_000_009_001) == {where: -1}
+    source = partition(topic)
+    for moment, expected in ((0, 0), (1_700_000_000_000, 0), (1_700_000_000_001, 1), (1_700_000_009_000, 9)):
+        assert list_offsets(connections, [source], moment) == {source: expected}
+    assert list_offsets(connections, [source], 1_700_000_009_001) == {source: -1}
 
 
 def test_topics_ids_and_partitions_are_looked_up(embedded_kafka, connections, kafka_topic):
@@ -410,8 +410,8 @@ def test_topics_ids_and_partitions_are_looked_up(embedded_kafka, connections, ka
 def test_older_brokers_are_read_and_written(version):
     """The same requests work on a 3.9 broker."""
     with EmbeddedKafka(version=version) as kafka, BrokerConnections(kafka.client_config()) as connections:
-        where = partition(kafka.create_topic("old"))
-        transaction(connections, where, texts("a", 30))
-        transaction(connections, where, texts("gone", 30), commit=False)
-        transaction(connections, where, texts("b", 30))
-        assert values_of(read(connections, where)) == texts("a", 30) + texts("b", 30)
+        source = partition(kafka.create_topic("old"))
+        transaction(connections, source, texts("a", 30))
+        transaction(connections, source, texts("gone", 30), commit=False)
+        transaction(connections, source, texts("b", 30))
+        assert values_of(read(connections, source)) == texts("a", 30) + texts("b", 30)

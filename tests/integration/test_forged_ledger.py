@@ -46,9 +46,9 @@ COUNT = 40
 
 @pytest.fixture
 def pipeline(embedded_kafka: EmbeddedKafka) -> Pipeline:
-    made = Pipeline(embedded_kafka, partitions=1)
-    made.publish([f"r{n}" for n in range(COUNT)])
-    return made
+    filled = Pipeline(embedded_kafka, partitions=1)
+    filled.publish([f"r{n}" for n in range(COUNT)])
+    return filled
 
 
 def copies(count):
@@ -105,8 +105,10 @@ def compact(pipeline):
             filler = Producer(dict(spec.kafka))
             filler.produce(ledger.topic, key=f"filler-{partition}", value=b"x", partition=partition)
             assert filler.flush(30) == 0
-        found = read_topic(dict(spec.kafka), ledger.topic, "read_uncommitted")
-        keys_there = [(one.partition, one.key) for one in found if not one.key.startswith(b"filler")]
+        records = read_topic(dict(spec.kafka), ledger.topic, "read_uncommitted")
+        keys_there = [
+            (record.partition, record.key) for record in records if not record.key.startswith(b"filler")
+        ]
         return len(keys_there) == len(set(keys_there))
 
     eventually(is_compacted, bool, seconds=90, pause=0.2)
@@ -208,8 +210,8 @@ def test_a_forged_identity_stops_nobody(pipeline):
 def command(pipeline, *arguments):
     """Give a command to ``python -m airflow_eos``; return its exit code."""
     ledger, prefix, servers = pipeline.ledger, pipeline.spec.prefix, pipeline.kafka.bootstrap_servers
-    where = ["--ledger-topic", ledger, "--prefix", prefix, "--bootstrap-servers", servers]
-    return main([*arguments, *where, "--output", "json"])
+    options = ["--ledger-topic", ledger, "--prefix", prefix, "--bootstrap-servers", servers]
+    return main([*arguments, *options, "--output", "json"])
 
 
 def test_an_identity_that_compaction_removed_for_a_forged_one_is_pinned_again_on_request(pipeline):
@@ -410,8 +412,8 @@ def test_an_intent_that_no_run_wrote_is_dismissed(pipeline, value, transactional
 def test_a_record_under_the_intent_of_another_group_stops_no_cursor(pipeline, capsys):
     """The groups share a ledger partition, and one group's name is a prefix of the other's."""
     pipeline.run("r1", ranges=Cursor(max_records=10))
-    theirs = keys.intent_key(f"{keys.transactional_id(pipeline.spec)}-eu")
-    forge(pipeline, theirs, "theirs", pipeline.spec.group_id)
+    intent = keys.intent_key(f"{keys.transactional_id(pipeline.spec)}-eu")
+    forge(pipeline, intent, "theirs", pipeline.spec.group_id)
     assert not pipeline.run("r2", ranges=Cursor(max_records=10)).found
     assert pipeline.output() == copies(20)
     reset = ["--group", pipeline.spec.group_id, "--to", "earliest", "--yes"]
@@ -451,7 +453,9 @@ def test_a_signed_record_cannot_be_written_again(signed):
     signed.run("c1", ranges=Cursor(max_records=10))
     key, group = keys.cursor_key(signed.spec.group_id), signed.spec.group_id
     (old,) = [
-        one for one in read_topic(signed.spec.kafka, signed.spec.ledger.topic) if one.key == key.encode()
+        record
+        for record in read_topic(signed.spec.kafka, signed.spec.ledger.topic)
+        if record.key == key.encode()
     ]
     assert [name for name, _ in old.headers] == ["airflow-eos-signature"]
     signed.run("c2", ranges=Cursor(max_records=10))

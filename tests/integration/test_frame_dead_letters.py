@@ -30,11 +30,11 @@ ALL_BUT_ONE = sorted({f"{x}{n}" for x in "ab" for n in range(8)} - {"a3"})
 @pytest.fixture
 def pipeline(embedded_kafka: EmbeddedKafka) -> Pipeline:
     """Sixteen records in two partitions, three of them bad, and a topic for those."""
-    made = Pipeline(embedded_kafka)
+    filled = Pipeline(embedded_kafka)
     for partition, letter in enumerate("ab"):
-        made.publish([f"{letter}{n}" for n in range(8)], partition=partition)
-    made.spec = made.changed(dead_letter_topic=embedded_kafka.create_topic(f"dead-{made.source}"))
-    return made
+        filled.publish([f"{letter}{n}" for n in range(8)], partition=partition)
+    filled.spec = filled.changed(dead_letter_topic=embedded_kafka.create_topic(f"dead-{filled.source}"))
+    return filled
 
 
 def dead_letters(pipeline, isolation="read_committed"):
@@ -85,19 +85,19 @@ def test_records_on_which_a_frame_function_raises_are_dead_letters_of_the_run(sp
     assert (again.found, following.records_read) == (True, 0)
     assert pipeline.output() == GOOD
     letters = dead_letters(pipeline)
-    assert sorted(one.value.decode() for one in letters) == sorted(BAD)
-    for one in letters:
-        value = one.value.decode()
-        headers = {key: text.decode() for key, text in one.headers}
+    assert sorted(letter.value.decode() for letter in letters) == sorted(BAD)
+    for letter in letters:
+        value = letter.value.decode()
+        headers = {key: text.decode() for key, text in letter.headers}
         assert headers.pop("error").startswith(BAD[value])
         assert headers == {
             "source.topic": pipeline.source,
             "source.partition": str("ab".index(value[0])),
             "source.offset": value[1],
         }
-        assert one.key == one.value
+        assert letter.key == letter.value
     assert (record.records_read, record.records_written, record.dead_letters) == (16, 16, 3)
-    assert {one.outcome for one in verify_output(pipeline.spec.kafka, record)} == {"ok"}
+    assert {finding.outcome for finding in verify_output(pipeline.spec.kafka, record)} == {"ok"}
 
 
 def test_a_dead_letter_is_no_input_of_an_aggregate(spark, pipeline):
@@ -108,13 +108,16 @@ def test_a_dead_letter_is_no_input_of_an_aggregate(spark, pipeline):
 
 def test_the_example_sends_what_is_no_order_to_its_topic(spark, embedded_kafka):
     """spark_apps/orders_amounts.py, on a record without an amount, too."""
-    made = Pipeline(embedded_kafka, partitions=1)
-    made.publish(['{"amount": "12.50"}', '{"amount": "twelve"}', "{}"])
-    made.spec = made.changed(dead_letter_topic=embedded_kafka.create_topic(f"dead-{made.source}"))
-    RunAttempt(spark, made.spec, orders_amounts.process).execute()
-    assert [one.value for one in dead_letters(made)] == [b'{"amount": "twelve"}']
-    written = read_topic(made.kafka.client_config(), made.sink)
-    assert [(one.key, one.value) for one in written] == [(b'{"amount": "12.50"}', b"12.50"), (b"{}", None)]
+    orders = Pipeline(embedded_kafka, partitions=1)
+    orders.publish(['{"amount": "12.50"}', '{"amount": "twelve"}', "{}"])
+    orders.spec = orders.changed(dead_letter_topic=embedded_kafka.create_topic(f"dead-{orders.source}"))
+    RunAttempt(spark, orders.spec, orders_amounts.process).execute()
+    assert [record.value for record in dead_letters(orders)] == [b'{"amount": "twelve"}']
+    written = read_topic(orders.kafka.client_config(), orders.sink)
+    assert [(record.key, record.value) for record in written] == [
+        (b'{"amount": "12.50"}', b"12.50"),
+        (b"{}", None),
+    ]
 
 
 def test_without_a_topic_for_them_the_run_fails_and_names_one(spark, pipeline):
@@ -151,12 +154,12 @@ def test_an_attempt_that_dies_after_its_search_leaves_no_letter_twice(spark, pip
 
     with pytest.raises(SystemExit):
         RunAttempt(spark, pipeline.changed("r1"), of_one, on_state=dies).execute()
-    assert [one.value for one in dead_letters(pipeline, "read_uncommitted")] == [b"a3"]
+    assert [letter.value for letter in dead_letters(pipeline, "read_uncommitted")] == [b"a3"]
     assert dead_letters(pipeline) == []
     record = RunAttempt(spark, pipeline.changed("r1"), of_one).execute()
     assert (record.dead_letters, record.found) == (1, False)
     assert pipeline.output() == ALL_BUT_ONE
-    assert [one.value for one in dead_letters(pipeline)] == [b"a3"]
+    assert [letter.value for letter in dead_letters(pipeline)] == [b"a3"]
 
 
 @pytest.mark.chaos
@@ -165,7 +168,7 @@ def test_rounds_of_a_frame_function_have_their_own_dead_letters(spark, pipeline)
     ranges = Cursor(max_records=4, until_caught_up=True)
     record = RunAttempt(spark, pipeline.changed("r1", ranges=ranges, max_dead_letters=2), by_udf).execute()
     assert (record.dead_letters, pipeline.output()) == (3, GOOD)
-    assert sorted(one.value.decode() for one in dead_letters(pipeline)) == sorted(BAD)
+    assert sorted(letter.value.decode() for letter in dead_letters(pipeline)) == sorted(BAD)
 
 
 def sums_overflow(df):
@@ -190,7 +193,7 @@ def no_worker_imports_it(df):
 
 
 @pytest.mark.parametrize(
-    ("process", "said"),
+    ("process", "message"),
     [
         (sums_overflow, "ARITHMETIC_OVERFLOW.*does not fail on any one record alone"),
         pytest.param(
@@ -201,9 +204,9 @@ def no_worker_imports_it(df):
         (no_worker_imports_it, "process failed at .*no_such_package"),
     ],
 )
-def test_what_is_no_records_fault_fails_the_run_of_a_frame_function(spark, pipeline, process, said):
+def test_what_is_no_records_fault_fails_the_run_of_a_frame_function(spark, pipeline, process, message):
     """No record is left out unless the search finds which one made the function raise."""
-    with pytest.raises(ProcessFailed, match=said):
+    with pytest.raises(ProcessFailed, match=message):
         RunAttempt(spark, pipeline.changed("r1"), process).execute()
     assert pipeline.output("read_uncommitted") == dead_letters(pipeline, "read_uncommitted") == []
 

@@ -191,13 +191,13 @@ class Away:
     def assert_exact(self):
         """Assert that the run's own reader and Kafka's see every record once."""
         expected = Counter(f"{p}-{i}".encode() for p in (0, 1) for i in range(RECORDS))
-        found = Counter(m.value for m in read_topic(self.config, self.pipeline.sink, "read_committed"))
-        assert found == expected
+        counts = Counter(m.value for m in read_topic(self.config, self.pipeline.sink, "read_committed"))
+        assert counts == expected
 
     def open_there(self):
         with BrokerConnections(self.config) as connections:
-            known = describe_producers(connections, [self.at_risk])[self.at_risk]
-        return [one for one in known if one.is_open]
+            producers = describe_producers(connections, [self.at_risk])[self.at_risk]
+        return [producer for producer in producers if producer.is_open]
 
 
 def fail():
@@ -206,15 +206,15 @@ def fail():
 
 @pytest.fixture
 def away(kafka):
-    made = []
+    runs = []
 
     def make(lost):
-        made.append(Away(kafka, lost))
-        return made[-1]
+        runs.append(Away(kafka, lost))
+        return runs[-1]
 
     yield make
-    for one in made:
-        one.back()
+    for run in runs:
+        run.back()
     kafka.wait_in_sync()
 
 
@@ -249,8 +249,8 @@ def test_without_the_rules_both_attempts_are_published(away, monkeypatch):
         fail()
 
     run.run(State.WRITTEN, first_attempt_fails)
-    found = read_topic(run.config, run.pipeline.sink, "read_committed")
-    assert len(found) > 2 * RECORDS
+    records = read_topic(run.config, run.pipeline.sink, "read_committed")
+    assert len(records) > 2 * RECORDS
 
 
 @pytest.mark.parametrize("lost", rest_in_chaos(1, ["sink", "ledger", "offsets"]))
@@ -340,7 +340,7 @@ def health(run):
     with RunHistory(run.pipeline.spec.deployment) as history:
         history.refresh()
         checks = history.health(sources=(), sinks=[run.pipeline.sink])
-    return next((one.status, one.found) for one in checks if one.name == "transactions left open")
+    return next((check.status, check.found) for check in checks if check.name == "transactions left open")
 
 
 def test_the_command_ends_it_as_it_was_decided(away, monkeypatch):
@@ -360,11 +360,11 @@ def test_the_command_ends_it_as_it_was_decided(away, monkeypatch):
     run.back()
     spec = run.pipeline.spec
     assert health(run) == ("fail", f"{run.at_risk} from 0")
-    (found,) = repair(spec.deployment).transactions
-    assert (found.partition, found.start_offset, found.decision) == (str(run.at_risk), 0, "commit")
-    assert not found.done
+    (hanging,) = repair(spec.deployment).transactions
+    assert (hanging.partition, hanging.start_offset, hanging.decision) == (str(run.at_risk), 0, "commit")
+    assert not hanging.done
     assert run.open_there()
-    assert [one.done for one in repair(spec.deployment, execute=True).transactions] == [True]
+    assert [ended.done for ended in repair(spec.deployment, execute=True).transactions] == [True]
     run.assert_exact()
     assert repair(spec.deployment).transactions == ()
     assert health(run)[0] == "ok"
@@ -381,7 +381,7 @@ def test_what_a_command_left_open_is_not_published_by_the_next(kafka, monkeypatc
     name, place = keys.ledger_transactional_id("test", topic), TopicPartition(topic, 0)
     with BrokerConnections(config) as connections:
         keeper = connections.coordinator("transaction", name)
-    broker = next(one for one in kafka.brokers if one.node_id != keeper)
+    broker = next(broker for broker in kafka.brokers if broker.node_id != keeper)
     new = NewTopic(
         topic, num_partitions=1, replica_assignment=[[broker.node_id]], config={"min.insync.replicas": "1"}
     )
@@ -410,7 +410,7 @@ def test_what_a_command_left_open_is_not_published_by_the_next(kafka, monkeypatc
         monkeypatch.setattr("airflow_eos.operations.upkeep._nothing_else", lambda *_: None)
     sign_ledger(Deployment(config, settings, "test"))
     kafka.wait_in_sync()
-    seen = [one.key for one in read_topic(config, topic, "read_committed")]
+    seen = [record.key for record in read_topic(config, topic, "read_committed")]
     assert seen == ([b"ledger:signed"] if looks else [b"run:of-somebody", b"ledger:signed"])
 
 

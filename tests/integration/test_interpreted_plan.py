@@ -79,8 +79,8 @@ def _joined(df, spark):
 def test_only_plans_of_the_source_alone_are_interpreted(broker, spark, transform, is_interpreted):
     """Data that a transform joins may be large, and worth compiling for."""
     source = source_frame(spark, ClientConfig.of(broker.config), [])
-    found = interpreted(spark, transform(source, spark))
-    assert found == (INTERPRETED if is_interpreted else {})
+    conf = interpreted(spark, transform(source, spark))
+    assert conf == (INTERPRETED if is_interpreted else {})
 
 
 ROWS = """
@@ -136,11 +136,11 @@ def same_rows(spark, query):
     """Check that both ways have the same rows; return whether the first one compiled nothing."""
     before = compiled(spark)
     with settings(spark, INTERPRETED):
-        found = spark.sql(query).toArrow()
+        table = spark.sql(query).toArrow()
     compiled_nothing = compiled(spark) == before
     generated = spark.sql(query).toArrow()
-    assert found.schema == generated.schema
-    assert sorted(map(repr, found.to_pylist())) == sorted(map(repr, generated.to_pylist()))
+    assert table.schema == generated.schema
+    assert sorted(map(repr, table.to_pylist())) == sorted(map(repr, generated.to_pylist()))
     return compiled_nothing
 
 

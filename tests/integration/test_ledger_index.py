@@ -52,8 +52,8 @@ def run(spec, run_id="r0", **changes):
 
 def root_of(spec):
     with ControlPlane(spec) as control:
-        found = control.ledger.index_root(0)
-    return None if found is None else found[1]
+        latest = control.ledger.index_root(0)
+    return None if latest is None else latest[1]
 
 
 def described(spec):
@@ -79,12 +79,12 @@ def test_runs_index_the_ledger_and_are_found_by_it(spec, always, key):
     root = root_of(spec)
     assert root is not None
     assert root.leaves
-    names = [keys.run_record_key(one.run_key) for one in records]
+    names = [keys.run_record_key(record.run_key) for record in records]
     names += [keys.cursor_key(spec.group_id), keys.LEDGER_IDENTITY_KEY, "run:absent"]
     by_index, whole = views(spec, names)
     assert by_index.committed == whole.committed
     assert set(by_index.committed) == {*names} - {"run:absent"}
-    assert [run(spec, one.run_id).found for one in records] == [True] * 4
+    assert [run(spec, record.run_id).found for record in records] == [True] * 4
     prefix = keys.run_record_key(keys.run_key_prefixes(spec.pipeline)[0])
     by_index, whole = views(spec, [], (prefix,))
     assert by_index.committed == whole.committed
@@ -124,17 +124,17 @@ def test_an_index_that_a_stranger_wrote_stops_nobody(spec):
 @pytest.mark.parametrize("key", ["", SECRET], ids=["unsigned", "signed"])
 def test_an_index_that_a_stranger_wrote_hides_none_of_ours(spec, always, key):
     """The indexes of runs count, before it and after it."""
-    its = replace(spec, ledger=replace(spec.ledger, key=key))
-    run(its, "r0")
-    write_as_a_stranger(its)
-    assert root_of(its) is not None
-    assert not run(its, "r1").found
-    assert run(its, "r0").found
+    keyed = replace(spec, ledger=replace(spec.ledger, key=key))
+    run(keyed, "r0")
+    write_as_a_stranger(keyed)
+    assert root_of(keyed) is not None
+    assert not run(keyed, "r1").found
+    assert run(keyed, "r0").found
     if key:  # nor does an index of a client without the key
         with ControlPlane(spec) as control:
             assert control.index_keeper("eos").extend(0) is not None
-    assert run(its, "r1").found
-    assert not run(its, "r2").found
+    assert run(keyed, "r1").found
+    assert not run(keyed, "r2").found
 
 
 def test_a_young_ledger_has_no_index(spec):
@@ -174,9 +174,9 @@ def test_a_principal_that_may_not_write_it_runs_all_the_same(spec, always, monke
 def test_an_index_is_made_by_command(spec, capsys):
     """A second call changes no look-up."""
     first = run(spec)
-    where = ["--bootstrap-servers", spec.kafka["bootstrap.servers"], "--ledger-topic", spec.ledger.topic]
+    flags = ["--bootstrap-servers", spec.kafka["bootstrap.servers"], "--ledger-topic", spec.ledger.topic]
     for _ in range(2):
-        assert main(["index", *where, "--prefix", "eos"]) == 0
+        assert main(["index", *flags, "--prefix", "eos"]) == 0
         assert "indexed up to offset" in capsys.readouterr().out
     root = root_of(spec)
     assert len(root.leaves) == 1
@@ -186,8 +186,8 @@ def test_an_index_is_made_by_command(spec, capsys):
 def test_two_that_index_at_once_do_no_harm(spec, always):
     """The fenced one writes no root; the resulting index is complete."""
     records = [run(spec, f"r{n}") for n in range(2)]
-    with ControlPlane(spec) as one, ControlPlane(spec) as other:
-        first = one.index_keeper("eos")
+    with ControlPlane(spec) as control, ControlPlane(spec) as other:
+        first = control.index_keeper("eos")
         write_root = first._write_root
 
         def overtaken(*args):
@@ -197,5 +197,5 @@ def test_two_that_index_at_once_do_no_harm(spec, always):
         first._write_root = overtaken
         run(spec, "r2")
         assert first.extend(0) is None
-    assert [run(spec, one.run_id).found for one in records] == [True, True]
+    assert [run(spec, record.run_id).found for record in records] == [True, True]
     assert run(spec, "r2").found

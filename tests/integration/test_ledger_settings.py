@@ -23,10 +23,10 @@ NOON = dt.datetime(2026, 1, 1, 12, tzinfo=dt.timezone.utc)
 
 @pytest.fixture
 def pipeline(embedded_kafka):
-    made = Pipeline(embedded_kafka, partitions=1)
-    made.publish(["a"], timestamp=int(NOON.timestamp() * 1000))
-    made.publish(["b"], timestamp=int((NOON + 4 * HOUR).timestamp() * 1000))
-    return made
+    filled = Pipeline(embedded_kafka, partitions=1)
+    filled.publish(["a"], timestamp=int(NOON.timestamp() * 1000))
+    filled.publish(["b"], timestamp=int((NOON + 4 * HOUR).timestamp() * 1000))
+    return filled
 
 
 def checks(pipeline):

@@ -189,8 +189,8 @@ def test_a_cut_ledger_partition_says_no_to_nothing(committed, how):
     else:
         committed.configure_ledger(cleanup_policy="compact,delete", retention_ms="1", segment_ms="1")
     wait_until(lambda: is_cut(committed))
-    found = {check.name: check.status for check in examine(options_for(committed))}
-    assert (found["ledger records"], found["ledger settings"]) == ("fail", "fail")
+    statuses = {check.name: check.status for check in examine(options_for(committed))}
+    assert (statuses["ledger records"], statuses["ledger settings"]) == ("fail", "fail")
     before = committed.output()
     for attempt in (
         lambda: committed.interval(0, clear_number=1),
@@ -208,15 +208,15 @@ def test_a_cut_ledger_partition_says_no_to_nothing(committed, how):
 def test_a_yes_that_a_cut_partition_still_holds_is_a_yes(timed):
     """The record of i0 is deleted, that of i1 remains; the ledger's identity is in another partition."""
     timed.spec = replace(timed.spec, pipeline=a_pipeline_in_partition(1, timed.ledger))
-    where = TopicPartition(timed.ledger, 1)
+    tp = TopicPartition(timed.ledger, 1)
     timed.interval(0)
     with Link(timed.spec.kafka) as link:
         cluster = KafkaCluster(link)
-        end = cluster.log_ends([where])[where]
+        end = cluster.log_ends([tp])[tp]
     timed.interval(1)
     timed.configure_ledger(cleanup_policy="compact,delete")
-    asked = [ClientPartition(timed.ledger, 1, end)]
-    wait_until(lambda: deleted(timed, asked))
+    cut = [ClientPartition(timed.ledger, 1, end)]
+    wait_until(lambda: deleted(timed, cut))
     assert timed.interval(1, clear_number=1).found
     assert timed.interval(1, try_number=2).found
     for attempt in (lambda: timed.interval(0, clear_number=1), lambda: timed.interval(2)):
@@ -306,16 +306,16 @@ def test_no_command_advises_to_recreate_a_lost_ledger(committed, how, tmp_path, 
     }
 
     def error(command, prefix):
-        where = ["--bootstrap-servers", committed.kafka.bootstrap_servers, "--ledger-topic", committed.ledger]
+        flags = ["--bootstrap-servers", committed.kafka.bootstrap_servers, "--ledger-topic", committed.ledger]
         options = [option.format(**names) for option in COMMANDS[command]]
-        assert main([command, *where, "--prefix", prefix, "--output", "json", *options]) == 1, command
+        assert main([command, *flags, "--prefix", prefix, "--output", "json", *options]) == 1, command
         return json.loads(capsys.readouterr().out)["error"]
 
     with missing_at_once():
         for command in COMMANDS if how == "deleted" else COMMANDS.keys() - WHATEVER_ITS_IDENTITY:
-            told = error(command, spec.prefix)
-            assert told["type"] == "LedgerReplaced", (command, told)
-            assert "it was deleted or re-created. Restore it" in told["message"], command
+            failure = error(command, spec.prefix)
+            assert failure["type"] == "LedgerReplaced", (command, failure)
+            assert "it was deleted or re-created. Restore it" in failure["message"], command
         assert error("status", "another")["type"] == "LedgerMissing"
         with pytest.raises(LedgerReplaced, match="Restore"):
             find_committed_by_key(spec.deployment, pipeline=spec.pipeline, run_key="k")
@@ -341,19 +341,19 @@ def test_compaction_never_moves_the_log_start(embedded_kafka):
     name = f"compacted-{uuid.uuid4().hex[:8]}"
     embedded_kafka.create_topic(name, partitions=1, config=COMPACTED_SOON)
     producer = Producer({**embedded_kafka.client_config(), "linger.ms": 0})
-    where = TopicPartition(name, 0)
+    tp = TopicPartition(name, 0)
 
     def first_offset():
         """Return the offset of the first remaining record, after one more that rolls the segment."""
         producer.produce(name, key="k", value=None)
         assert producer.flush(30) == 0
         with BrokerConnections(ClientConfig.of(embedded_kafka.client_config())) as connections:
-            end = list_offsets(connections, [where], "latest")[where]
-            assert list_offsets(connections, [where], "earliest")[where] == 0
+            end = list_offsets(connections, [tp], "latest")[tp]
+            assert list_offsets(connections, [tp], "earliest")[tp] == 0
             batches = fetch_range(connections, name, 0, 0, end)
             return min(int(batch.offset[0]) for batch in batches if len(batch))
 
-    eventually(first_offset, lambda found: found > 0, seconds=90, pause=1)
+    eventually(first_offset, lambda offset: offset > 0, seconds=90, pause=1)
 
 
 def test_a_ledger_in_use_is_remembered_longer_than_the_id_that_pinned_it():
@@ -407,7 +407,7 @@ def is_cut(pipeline):
     with Link(pipeline.spec.kafka) as link:
         cluster = KafkaCluster(link)
         starts, ends = cluster.log_starts(partitions), cluster.log_ends(partitions)
-    return all(starts[where] > 0 for where in partitions if ends[where])
+    return all(starts[tp] > 0 for tp in partitions if ends[tp])
 
 
 class Killed(BaseException):
@@ -484,18 +484,18 @@ def test_the_copy_that_a_mirror_makes_of_a_ledger_proves_nothing(embedded_kafka)
     for record in read_topic(embedded_kafka.client_config(), pipeline.ledger):
         mirror.produce(copy, key=record.key, value=record.value, partition=record.partition)
     assert mirror.flush(30) == 0
-    there = {
+    changes = {
         "ledger": replace(pipeline.spec.ledger, topic=copy),
         "group_id": f"{pipeline.spec.group_id}-there",
     }
     with pytest.raises(LedgerTampered, match=r"ledger:identity.* a mirror made .*#a-mirrored-cluster"):
-        pipeline.run("r1", **there)
+        pipeline.run("r1", **changes)
     embedded_kafka.delete_topic(copy)
-    spec = pipeline.changed("r2", **there)
+    spec = pipeline.changed("r2", **changes)
     create_ledger(spec.deployment)
     offsets = {TopicPartition(pipeline.source, 0): 1}
     reset_cursor(
         spec.deployment,
         Reset(spec.group_id, offsets=offsets, topics=[pipeline.source], pipeline=spec.pipeline),
     )
-    assert pipeline.run("r2", **there).records_read == 0
+    assert pipeline.run("r2", **changes).records_read == 0

@@ -64,16 +64,16 @@ def settings_of(kafka, mechanism):
 def seen(text, secret):
     """Return lines that contain a secret, also inside base64, in which py4j sends arguments."""
     wanted = secret.encode()
-    found = [line for line in text.splitlines() if wanted in line]
+    lines = [line for line in text.splitlines() if wanted in line]
     for line in text.splitlines():
-        for one in _BASE64.findall(line):
-            padded = one.replace(b"-", b"+").replace(b"_", b"/")
+        for encoded in _BASE64.findall(line):
+            padded = encoded.replace(b"-", b"+").replace(b"_", b"/")
             for shift in range(4):
                 piece = padded[shift:]
                 if wanted in base64.b64decode(piece[: len(piece) // 4 * 4]):
-                    found.append(line)
+                    lines.append(line)
                     break
-    return [line[:300] for line in found]
+    return [line[:300] for line in lines]
 
 
 def storage_of(folder):

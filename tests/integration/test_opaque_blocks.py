@@ -57,7 +57,7 @@ def out_of_order(broker, topic):
         source, number = record.value.split(b":")
         numbers[record.partition, source, record.key].append(int(number))
     assert sum(map(len, numbers.values())) == 60_000
-    return [where for where, rising in numbers.items() if rising != sorted(set(rising))]
+    return [place for place, rising in numbers.items() if rising != sorted(set(rising))]
 
 
 @pytest.mark.parametrize("streamed_from", [0, 1 << 30])
@@ -167,9 +167,9 @@ def test_a_switch_asks_for_a_dataframe(broker, spark, topics, monkeypatch):
     plane = SparkDataPlane(spark, broker.spec(*topics), identity)
     plan = broker.plan(topics[0])
     context = spark.sparkContext
-    asked = context.getConf().set(blocks.SWITCH, "false")
+    conf = context.getConf().set(blocks.SWITCH, "false")
     with monkeypatch.context() as switched:
-        switched.setattr(type(context), "getConf", lambda _self: asked)
+        switched.setattr(type(context), "getConf", lambda _self: conf)
         assert type(plane.seal(plan).blocks) is FrameBlocks
     assert type(plane.seal(plan).blocks) is OpaqueBlocks
 

@@ -58,9 +58,9 @@ def repeating(config, slices):
     """Read the first slice of a task twice."""
     for place, records in read_slices(config, slices):
         if place == 0:
-            found = list(records)
-            yield place, iter(found)
-            yield place, iter(found)
+            kept = list(records)
+            yield place, iter(kept)
+            yield place, iter(kept)
         else:
             yield place, records
 
@@ -73,11 +73,11 @@ def test_each_record_is_written_once_and_in_order(broker, spark, source, process
     assert [len(slices) for slices in tasks] == [10] * 4
     sink = broker.topic("out", 3)
     manifest, _ = run(broker, spark, broker.spec(source, sink), process, plan)
-    found = numbers(committed(broker, sink))
-    assert Counter(found) == Counter((p, n) for p in range(PARTITIONS) for n in range(RECORDS))
+    pairs = numbers(committed(broker, sink))
+    assert Counter(pairs) == Counter((p, n) for p in range(PARTITIONS) for n in range(RECORDS))
     last = defaultdict(lambda: -1)
     by_target = sorted(committed(broker, sink), key=lambda r: (r.partition, r.offset))
-    for target, (partition, number) in zip((r.partition for r in by_target), found, strict=True):
+    for target, (partition, number) in zip((r.partition for r in by_target), pairs, strict=True):
         assert number > last[target, partition]
         last[target, partition] = number
     assert manifest.records_read == {TopicPartition(source, p): RECORDS for p in range(PARTITIONS)}

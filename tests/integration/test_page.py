@@ -64,12 +64,12 @@ def pipeline(embedded_kafka):
 
 
 def three_runs(kafka, **changes):
-    made = Pipeline(kafka, task=task(MINE), **changes)
+    pipeline = Pipeline(kafka, task=task(MINE), **changes)
     for number in range(3):
-        made.publish([f"a{number}", f"b{number}"], partition=0)
-        made.publish([f"c{number}"], partition=1)
-        made.run(f"r{number}")
-    return made
+        pipeline.publish([f"a{number}", f"b{number}"], partition=0)
+        pipeline.publish([f"c{number}"], partition=1)
+        pipeline.run(f"r{number}")
+    return pipeline
 
 
 @pytest.fixture(scope="module")
@@ -91,10 +91,10 @@ def tiled(pipeline):
 
 
 def another(kafka, pipeline, **changes):
-    made = Pipeline(kafka, ledger=pipeline.spec.ledger, **changes)
-    made.publish(["x"])
-    made.run("r0")
-    return made
+    sibling = Pipeline(kafka, ledger=pipeline.spec.ledger, **changes)
+    sibling.publish(["x"])
+    sibling.run("r0")
+    return sibling
 
 
 @pytest.fixture(scope="module")
@@ -136,9 +136,9 @@ def page(app):
 
 
 @contextmanager
-def own_page(page, made):
+def own_page(page, pipeline):
     """Request the pages of a separate ledger."""
-    desk = Desk(lambda: made.spec.deployment)
+    desk = Desk(lambda: pipeline.spec.deployment)
     with with_desk(page, desk):
         yield page
     desk.close()
@@ -187,7 +187,7 @@ def test_a_bearer_token_is_a_login(app, pipeline):
     app.cookies.clear()
     answer = app.get("/eos/api/v1/pipelines", headers={"Authorization": f"Bearer {token('viewer')}"})
     assert answer.status_code == 200
-    assert pipeline.spec.pipeline in {one["pipeline"] for one in answer.json()["pipelines"]}
+    assert pipeline.spec.pipeline in {row["pipeline"] for row in answer.json()["pipelines"]}
 
 
 def test_who_may_not_see_plugins_sees_no_page(app):
@@ -213,14 +213,14 @@ def test_pipelines_of_other_dags_and_of_none_are_not_listed(page, pipeline, othe
 @pytest.mark.parametrize("twin", ["", "/api/v1"])
 def test_records_of_other_dags_and_of_none_are_refused(page, request, kind, path, twin):
     """The answer is the same as for records that do not exist."""
-    its = request.getfixturevalue(kind)
-    asked = twin + path.format(p=its.spec.pipeline, k=run_key(its, "r0"))
+    foreign = request.getfixturevalue(kind)
+    url = twin + path.format(p=foreign.spec.pipeline, k=run_key(foreign, "r0"))
     absent = twin + path.format(p="absent", k="absent")
-    answer = page.get(f"/eos{asked}")
+    answer = page.get(f"/eos{url}")
     assert answer.status_code == page.get(f"/eos{absent}").status_code == 403
-    assert its.source not in answer.text
+    assert foreign.source not in answer.text
     assert answer.text == page.get(f"/eos{absent}").text
-    body = {"pipeline": its.spec.pipeline, "run_key": run_key(its, "r0")}
+    body = {"pipeline": foreign.spec.pipeline, "run_key": run_key(foreign, "r0")}
     assert page.post("/eos/api/v1/verify", json=body).status_code == 403
 
 
@@ -230,14 +230,14 @@ def test_a_pipeline_has_its_sentence_its_lanes_and_its_runs(page, pipeline):
     text = page.get(f"/eos/pipeline?name={quote(name)}").text
     assert 'class="sentence whole"' in text
     assert text.count('class="lane"') == 2
-    found = page.get(f"/eos/api/v1/pipeline?name={quote(name)}").json()
-    assert found["sentence"] == tiled(pipeline)
-    assert [one["run_id"] for one in found["runs_shown"]] == ["r2", "r1", "r0"]
-    assert [(one["start"], one["end"], one["runs"]) for one in found["lanes"][1]["segments"]] == [
-        (number, number + 1, [run_key(pipeline, f"r{number}")]) for number in range(3)
-    ]
+    twin = page.get(f"/eos/api/v1/pipeline?name={quote(name)}").json()
+    assert twin["sentence"] == tiled(pipeline)
+    assert [run["run_id"] for run in twin["runs_shown"]] == ["r2", "r1", "r0"]
+    assert [
+        (segment["start"], segment["end"], segment["runs"]) for segment in twin["lanes"][1]["segments"]
+    ] == [(number, number + 1, [run_key(pipeline, f"r{number}")]) for number in range(3)]
     only = page.get(f"/eos/api/v1/pipeline?name={quote(name)}&find=r1").json()["runs_shown"]
-    assert [one["run_id"] for one in only] == ["r1"]
+    assert [run["run_id"] for run in only] == ["r1"]
 
 
 def test_tabs_of_airflow_lead_to_the_page_of_a_pipeline(page, pipeline, other):
@@ -283,9 +283,9 @@ def test_a_run_is_shown_and_verified(page, pipeline):
     key = run_key(pipeline, "r1")
     text = page.get("/eos/run", params={"pipeline": pipeline.spec.pipeline, "key": key}).text
     assert f'href="/dags/{MINE}/runs/manual__1"' in text
-    found = page.post("/eos/api/v1/verify", json={"pipeline": pipeline.spec.pipeline, "run_key": key}).json()
-    assert found["ok"]
-    assert sum(one["found"] for one in found["findings"]) == 3
+    report = page.post("/eos/api/v1/verify", json={"pipeline": pipeline.spec.pipeline, "run_key": key}).json()
+    assert report["ok"]
+    assert sum(finding["found"] for finding in report["findings"]) == 3
 
 
 def test_a_transaction_that_is_open_now_is_shown(embedded_kafka, page, pipeline, other):
@@ -297,7 +297,7 @@ def test_a_transaction_that_is_open_now_is_shown(embedded_kafka, page, pipeline,
     with_open = Paused(pipeline, State.WRITTEN, "r3")
     try:
         rows = page.get("/eos/api/v1/transactions").json()["transactions"]
-        assert [(one["pipeline"], one["state"]) for one in rows] == [(pipeline.spec.pipeline, "Ongoing")]
+        assert [(row["pipeline"], row["state"]) for row in rows] == [(pipeline.spec.pipeline, "Ongoing")]
         assert f"{pipeline.sink}-" in rows[0]["partitions"][0]
         assert 0 <= rows[0]["age_seconds"] < rows[0]["timeout_seconds"]
         text = page.get("/eos/transactions").text
@@ -322,14 +322,14 @@ def test_health_is_told_of_brokers_ledger_and_the_topics_that_one_may_see(embedd
         cluster = KafkaCluster(link)
         before = cluster.describe_transaction(keys.doctor_transactional_id("test"))
     with own_page(page, pipeline):
-        found = page.get("/eos/api/v1/health").json()
+        twin = page.get("/eos/api/v1/health").json()
         text = page.get("/eos/health").text
-    assert (found["healthy"], found["failed"]) == (True, [])
-    statuses = {one["name"]: one["status"] for one in found["checks"]}
+    assert (twin["healthy"], twin["failed"]) == (True, [])
+    statuses = {check["name"]: check["status"] for check in twin["checks"]}
     assert set(statuses.values()) == {"ok"}
     topics = {name for name in statuses if name.startswith("topic ")}
     assert topics == {f"topic {pipeline.source}", f"topic {pipeline.sink} replicas"}
-    assert found["sentence"] == f"None of {len(statuses)} checks fails"
+    assert twin["sentence"] == f"None of {len(statuses)} checks fails"
     assert 'class="sentence whole"' in text
     assert text.count("<button") == 1
     for hidden in (other, nameless):
@@ -343,8 +343,8 @@ def test_health_is_told_of_brokers_ledger_and_the_topics_that_one_may_see(embedd
 def test_health_is_not_told_to_whom_no_pipeline_is_shown(app, page, pipeline, monkeypatch):
     """They see neither brokers nor the ledger."""
     monkeypatch.setattr(Viewer, "may_see", lambda *_: False)
-    found = page.get("/eos/api/v1/health").json()
-    assert found["checks"] == []
+    twin = page.get("/eos/api/v1/health").json()
+    assert twin["checks"] == []
     text = page.get("/eos/health").text
     assert "No run of a Dag that you may see is in the ledger" in text
     assert pipeline.spec.ledger.topic not in text
@@ -353,10 +353,10 @@ def test_health_is_not_told_to_whom_no_pipeline_is_shown(app, page, pipeline, mo
 def take_out(pipeline, run_id):
     """Write a tombstone for a run's record, as any client with Write on the ledger can."""
     with ControlPlane(pipeline.spec.deployment) as control:
-        where = control.ledger.partition_for(pipeline.spec.pipeline)
+        partition = control.ledger.partition_for(pipeline.spec.pipeline)
     key = keys.run_record_key(run_key(pipeline, run_id))
     topic = pipeline.spec.ledger.topic
-    with foreign_transaction(pipeline.spec.kafka, topic, (key, None), partition=where) as producer:
+    with foreign_transaction(pipeline.spec.kafka, topic, (key, None), partition=partition) as producer:
         producer.commit_transaction(30)
 
 
@@ -366,17 +366,17 @@ def test_hostile_names_are_text_and_nothing_else(embedded_kafka, page, pipeline)
 
     bad = "\"><script>alert(1)</script>'{{7*7}}</pre>"
     hostile = another(embedded_kafka, pipeline, task=task(MINE))
-    asked = []
+    forgeries = []
     original = RunHistory.refresh
 
     def refresh(self):
         original(self)
-        its = self.pipelines[hostile.spec.pipeline]
-        record = next(iter(its.runs.values()))
+        history = self.pipelines[hostile.spec.pipeline]
+        record = next(iter(history.runs.values()))
         forged = replace(
             record,
             run_id=bad,
-            receipts=tuple(replace(one, topic=bad) for one in record.receipts),
+            receipts=tuple(replace(receipt, topic=bad) for receipt in record.receipts),
             details={
                 **record.details,
                 "airflow": {"dag_id": MINE, "task_id": bad, "map_index": bad, "run_id": bad},
@@ -384,9 +384,9 @@ def test_hostile_names_are_text_and_nothing_else(embedded_kafka, page, pipeline)
                 "versions": {bad: bad},
             },
         )
-        its.add(forged, 1)
-        self.pipelines[bad] = replace(its, name=bad)
-        asked.append(forged)
+        history.add(forged, 1)
+        self.pipelines[bad] = replace(history, name=bad)
+        forgeries.append(forged)
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(RunHistory, "refresh", refresh)
@@ -398,7 +398,7 @@ def test_hostile_names_are_text_and_nothing_else(embedded_kafka, page, pipeline)
             page.get("/eos/run", params={"pipeline": hostile.spec.pipeline, "key": run_key(hostile, "r0")}),
             page.get("/eos/health"),
         ]
-    assert asked
+    assert forgeries
     for answer in answers:
         assert answer.status_code == 200, answer.text
         assert "alert(1)" in answer.text
@@ -460,31 +460,31 @@ def test_a_record_taken_out_of_the_ledger_turns_the_sentence_red(embedded_kafka,
     assert "hatch" in text
 
 
-def shown(page, its, runs):
+def shown(page, pipeline, runs):
     """Return the twin of a pipeline's page once it shows its runs: the page reads once a second at most."""
-    path = f"/eos/api/v1/pipeline?name={quote(its.spec.pipeline)}"
-    return eventually(lambda: page.get(path).json(), lambda found: found.get("runs") == runs)
+    path = f"/eos/api/v1/pipeline?name={quote(pipeline.spec.pipeline)}"
+    return eventually(lambda: page.get(path).json(), lambda twin: twin.get("runs") == runs)
 
 
 @pytest.fixture(scope="module")
 def read_twice(embedded_kafka, pipeline):
     """A pipeline whose group was changed: the new group began again, regardless of the old one's plans."""
-    made = Pipeline(embedded_kafka, ledger=pipeline.spec.ledger, task=task(MINE))
-    made.publish(["a", "b"])
-    made.run("r0")
-    made.publish(["c"])
-    made.run("r1", group_id=unique("group"))
-    return made
+    regrouped = Pipeline(embedded_kafka, ledger=pipeline.spec.ledger, task=task(MINE))
+    regrouped.publish(["a", "b"])
+    regrouped.run("r0")
+    regrouped.publish(["c"])
+    regrouped.run("r1", group_id=unique("group"))
+    return regrouped
 
 
 def test_offsets_that_two_runs_have_read_turn_the_sentence_red(page, read_twice):
     """The sentence and the drawing locate the overlap."""
     name = read_twice.spec.pipeline
-    found = shown(page, read_twice, 2)
+    twin = shown(page, read_twice, 2)
     wrong = f"1 overlap in what 2 runs read: offsets [0, 2) of {read_twice.source}-0 were read by 2 runs"
-    assert (found["whole"], found["sentence"]) == (False, wrong)
-    (lane,) = (one for one in found["lanes"] if one["where"] == f"{read_twice.source}-0")
-    assert [(one["start"], one["end"], one["kind"]) for one in lane["segments"]] == [
+    assert (twin["whole"], twin["sentence"]) == (False, wrong)
+    (lane,) = (lane for lane in twin["lanes"] if lane["where"] == f"{read_twice.source}-0")
+    assert [(segment["start"], segment["end"], segment["kind"]) for segment in lane["segments"]] == [
         (0, 2, "overlap"),
         (2, 3, "read"),
     ]
@@ -496,15 +496,15 @@ def test_offsets_that_two_runs_have_read_turn_the_sentence_red(page, read_twice)
 @pytest.fixture(scope="module")
 def fenced(embedded_kafka, pipeline):
     """Three runs; one that was replaced while stopped with an open transaction; one that aborted its own."""
-    made = Pipeline(embedded_kafka, ledger=pipeline.spec.ledger, task=task(MINE))
+    contested = Pipeline(embedded_kafka, ledger=pipeline.spec.ledger, task=task(MINE))
     for number in range(3):
-        made.publish([f"a{number}"])
-        made.run(f"r{number}")
-    made.publish(["b"])
-    stopped = Paused(made, State.OPEN, "r3")
-    made.run("r3", try_number=2)
+        contested.publish([f"a{number}"])
+        contested.run(f"r{number}")
+    contested.publish(["b"])
+    stopped = Paused(contested, State.OPEN, "r3")
+    contested.run("r3", try_number=2)
     stopped.resume()
-    made.publish(["c"])
+    contested.publish(["c"])
     failed = []
 
     def fail_once(state):
@@ -512,8 +512,8 @@ def fenced(embedded_kafka, pipeline):
             failed.append(state)
             raise RuntimeError("once")
 
-    made.run("r4", on_state=fail_once)
-    return made
+    contested.run("r4", on_state=fail_once)
+    return contested
 
 
 def test_epochs_tell_who_fenced_whom(page, fenced):
@@ -521,8 +521,8 @@ def test_epochs_tell_who_fenced_whom(page, fenced):
     shown(page, fenced, 5)
 
     def epochs(run_id):
-        asked = {"pipeline": fenced.spec.pipeline, "key": run_key(fenced, run_id)}
-        rows = page.get("/eos/api/v1/run", params=asked).json()["epochs"]
+        params = {"pipeline": fenced.spec.pipeline, "key": run_key(fenced, run_id)}
+        rows = page.get("/eos/api/v1/run", params=params).json()["epochs"]
         return [(row["whose"], row["epoch"], row["outcome"], row["run_id"]) for row in rows]
 
     assert epochs("r1") == [
@@ -546,22 +546,22 @@ def test_epochs_tell_who_fenced_whom(page, fenced):
 
 def test_a_pipelines_page_shows_where_the_time_of_its_runs_goes(page, fenced):
     """One bar per run; what a bar shows is also in the text."""
-    found = shown(page, fenced, 5)["shares"]
-    assert [one["run_id"] for one in found["runs"]] == ["r4", "r3", "r2", "r1", "r0"]
-    assert found["states"] == [
+    chart = shown(page, fenced, 5)["shares"]
+    assert [row["run_id"] for row in chart["runs"]] == ["r4", "r3", "r2", "r1", "r0"]
+    assert chart["states"] == [
         *("ASKED", "FENCED", "CHECKED", "PLANNED", "SEALED", "OPEN", "WRITTEN"),
         "ABORTED",
     ]
-    for one in found["runs"]:
-        assert sum(part["seconds"] for part in one["parts"]) == pytest.approx(one["seconds"], abs=0.01)
-        assert [part["x"] for part in one["parts"]] == sorted(part["x"] for part in one["parts"])
-    assert max(sum(part["w"] for part in one["parts"]) for one in found["runs"]) == pytest.approx(1000, abs=1)
+    for row in chart["runs"]:
+        assert sum(part["seconds"] for part in row["parts"]) == pytest.approx(row["seconds"], abs=0.01)
+        assert [part["x"] for part in row["parts"]] == sorted(part["x"] for part in row["parts"])
+    assert max(sum(part["w"] for part in row["parts"]) for row in chart["runs"]) == pytest.approx(1000, abs=1)
     text = page.get("/eos/pipeline", params={"name": fenced.spec.pipeline}).text
     assert 'aria-label="r4: ASKED 0.' in text
     run = page.get("/eos/run", params={"pipeline": fenced.spec.pipeline, "key": run_key(fenced, "r4")})
     assert 'aria-label="ABORTED: 0.' in run.text
     states = page.get(run.url.path.replace("/eos/", "/eos/api/v1/") + "?" + run.url.query.decode()).json()
-    was_open = [one["state"] for one in states["states"] if one["open"]]
+    was_open = [state["state"] for state in states["states"] if state["open"]]
     assert was_open == ["WRITTEN", "ABORTED", "WRITTEN"]
 
 
@@ -569,48 +569,48 @@ def test_commands_and_pages_say_the_same(page, fenced, embedded_kafka, pipeline,
     """The twins have each field that `ledger`, `status` and `verify` print, with the same names."""
 
     def command(name, *options):
-        where = ["--bootstrap-servers", embedded_kafka.bootstrap_servers, "--prefix", "test"]
+        flags = ["--bootstrap-servers", embedded_kafka.bootstrap_servers, "--prefix", "test"]
         capsys.readouterr()
         assert (
-            main([name, *where, "--ledger-topic", fenced.spec.ledger.topic, "--output", "json", *options])
+            main([name, *flags, "--ledger-topic", fenced.spec.ledger.topic, "--output", "json", *options])
             == 0
         )
         return json.loads(capsys.readouterr().out)
 
     def twin(run_id):
-        asked = {"pipeline": fenced.spec.pipeline, "key": run_key(fenced, run_id)}
-        return page.get("/eos/api/v1/run", params=asked).json()
+        request = {"pipeline": fenced.spec.pipeline, "key": run_key(fenced, run_id)}
+        return page.get("/eos/api/v1/run", params=request).json()
 
     shown(page, fenced, 5)
     fenced_name = fenced.spec.pipeline
     records = command("ledger", "--pipeline", fenced_name)["records"]
-    runs = [one["value"] for one in records if one["key"].startswith("run:")]
-    assert runs == [twin(one["run_id"])["record"] for one in runs]
+    runs = [record["value"] for record in records if record["key"].startswith("run:")]
+    assert runs == [twin(run["run_id"])["record"] for run in runs]
     assert len(runs) == 5
     status = command("status")
     summary, newest = status["pipelines"][fenced_name], twin("r4")
     assert summary == {name: newest[name] for name in summary}
     verified = command("verify", "--pipeline", fenced_name, "--run-key", run_key(fenced, "r4"))
     body = {"pipeline": fenced_name, "run_key": run_key(fenced, "r4")}
-    found = page.post("/eos/api/v1/verify", json=body).json()
-    assert set(verified) - set(found) == {"pruned", "unreadable"}
-    assert set(found) - set(verified) == {"ok"}
-    assert {name: found[name] for name in verified if name in found} == {
-        name: one for name, one in verified.items() if name in found
+    by_page = page.post("/eos/api/v1/verify", json=body).json()
+    assert set(verified) - set(by_page) == {"pruned", "unreadable"}
+    assert set(by_page) - set(verified) == {"ok"}
+    assert {name: by_page[name] for name in verified if name in by_page} == {
+        name: value for name, value in verified.items() if name in by_page
     }
     waiting = another(embedded_kafka, pipeline, task=task(MINE))
     waiting.publish(["y"])
     paused = Paused(waiting, State.WRITTEN, "r1")
     try:
-        (told,) = command("status")["open_transactions"]
-        asked = "/eos/api/v1/transactions"
-        (row,) = eventually(lambda: page.get(asked).json()["transactions"], len)
-        assert 0 <= row.pop("age_seconds") - told.pop("age_seconds") < 30
-        options = told.pop("command").removeprefix("python -m airflow_eos")
+        (printed,) = command("status")["open_transactions"]
+        request = "/eos/api/v1/transactions"
+        (row,) = eventually(lambda: page.get(request).json()["transactions"], len)
+        assert 0 <= row.pop("age_seconds") - printed.pop("age_seconds") < 30
+        options = printed.pop("command").removeprefix("python -m airflow_eos")
         # The page's command names no connection: the page's own may be read-only.
         assert options.startswith(row["command"].removeprefix("airflow eos"))
-        assert told == {name: row[name] for name in told}
-        assert set(told) == {"transactional_id", "started", "timeout_seconds"}
+        assert printed == {name: row[name] for name in printed}
+        assert set(printed) == {"transactional_id", "started", "timeout_seconds"}
     finally:
         paused.resume()
     checks = command("doctor")["checks"]
@@ -620,24 +620,24 @@ def test_commands_and_pages_say_the_same(page, fenced, embedded_kafka, pipeline,
 @pytest.fixture
 def robbed(embedded_kafka, pipeline):
     """A pipeline whose sink was recreated with all of the output but one record."""
-    made = Pipeline(embedded_kafka, ledger=pipeline.spec.ledger, task=task(MINE), partitions=1)
-    made.publish(["a", "b", "c"])
-    made.run("r0")
-    kept = made.output()[:-1]
-    embedded_kafka.delete_topic(made.sink)
-    embedded_kafka.create_topic(made.sink, partitions=1)
+    damaged = Pipeline(embedded_kafka, ledger=pipeline.spec.ledger, task=task(MINE), partitions=1)
+    damaged.publish(["a", "b", "c"])
+    damaged.run("r0")
+    kept = damaged.output()[:-1]
+    embedded_kafka.delete_topic(damaged.sink)
+    embedded_kafka.create_topic(damaged.sink, partitions=1)
     producer = Producer(embedded_kafka.client_config())
-    write(producer, made.sink, *((None, one) for one in kept))
-    return made
+    write(producer, damaged.sink, *((None, value) for value in kept))
+    return damaged
 
 
 def test_a_record_taken_out_of_the_output_turns_run_and_pipeline_red(page, robbed):
     """Once Verify has found the loss: it is unknown before."""
     name, key = robbed.spec.pipeline, run_key(robbed, "r0")
     assert shown(page, robbed, 1)["whole"]
-    found = page.post("/eos/api/v1/verify", json={"pipeline": name, "run_key": key}).json()
-    assert (found["ok"], found["matches"]) == (False, False)
-    assert [(one["outcome"], one["recorded"]) for one in found["findings"]] == [("mismatch", 3)]
+    report = page.post("/eos/api/v1/verify", json={"pipeline": name, "run_key": key}).json()
+    assert (report["ok"], report["matches"]) == (False, False)
+    assert [(finding["outcome"], finding["recorded"]) for finding in report["findings"]] == [("mismatch", 3)]
     twin = page.get(f"/eos/api/v1/pipeline?name={quote(name)}").json()
     assert not twin["whole"]
     assert twin["sentence"].endswith("; and the output of 1 run is not there as it was written")
@@ -650,16 +650,16 @@ def test_a_record_taken_out_of_the_output_turns_run_and_pipeline_red(page, robbe
 
 def test_output_that_was_deleted_since_is_no_error_and_not_whole(embedded_kafka, page, pipeline):
     """Retention may have deleted it: the pipeline's sentence does not change."""
-    made = another(embedded_kafka, pipeline, task=task(MINE))
-    (receipt,) = (one for one in made.run("r0").receipts if one.records)
-    cut = Position(made.sink, receipt.partition, receipt.last_offset + 1)
+    sibling = another(embedded_kafka, pipeline, task=task(MINE))
+    (receipt,) = (receipt for receipt in sibling.run("r0").receipts if receipt.records)
+    cut = Position(sibling.sink, receipt.partition, receipt.last_offset + 1)
     embedded_kafka.admin().delete_records([cut])[cut].result()
-    body = {"pipeline": made.spec.pipeline, "run_key": run_key(made, "r0")}
-    assert shown(page, made, 1)["whole"]
-    found = page.post("/eos/api/v1/verify", json=body).json()
-    assert (found["ok"], found["matches"]) == (False, True)
-    assert [one["outcome"] for one in found["findings"] if one["recorded"]] == ["expired"]
-    assert shown(page, made, 1)["whole"]
+    body = {"pipeline": sibling.spec.pipeline, "run_key": run_key(sibling, "r0")}
+    assert shown(page, sibling, 1)["whole"]
+    report = page.post("/eos/api/v1/verify", json=body).json()
+    assert (report["ok"], report["matches"]) == (False, True)
+    assert [finding["outcome"] for finding in report["findings"] if finding["recorded"]] == ["expired"]
+    assert shown(page, sibling, 1)["whole"]
 
 
 @with_browser
@@ -706,21 +706,21 @@ def test_pages_can_be_used_without_a_mouse_and_without_sight(app, page, fenced, 
         "health": "/health",
         "refused": "/pipeline?name=absent",
     }
-    told = {}
+    named = {}
     with served(app.app) as address, browser() as seen:
         seen.open(f"{address}/eos/style.css")
         seen.run(f"document.cookie = '_token={token('viewer')}; path=/'")
-        for what, path in paths.items():
+        for kind, path in paths.items():
             seen.open(f"{address}/eos{path}")
-            there, wrong = reached_by_tab(seen)
-            assert wrong == [], what
-            assert len(there) >= 5, what
-            told[what] = names(seen)
-            assert [one for one in told[what] if not one[1]] == [], what
+            controls, wrong = reached_by_tab(seen)
+            assert wrong == [], kind
+            assert len(controls) >= 5, kind
+            named[kind] = names(seen)
+            assert [pair for pair in named[kind] if not pair[1]] == [], kind
             for scheme in ("light", "dark"):
                 seen.prefer(scheme)
                 texts, unreadable = faint(seen)
-                assert (texts > 5, unreadable) == (True, []), (what, scheme)
+                assert (texts > 5, unreadable) == (True, []), (kind, scheme)
         # What only a mouse reaches in a drawing is a link of the table, too.
         seen.open(f"{address}/eos{paths['pipeline']}")
         drawn, listed = seen.run(
@@ -728,14 +728,14 @@ def test_pages_can_be_used_without_a_mouse_and_without_sight(app, page, fenced, 
             "one.getAttribute('href')); return [of('svg a'), of('tbody a')]"
         )
         assert set(drawn) == set(listed)
-    images = [name for role, name in told["pipeline"] if role == "image"]
+    images = [name for role, name in named["pipeline"] if role == "image"]
     assert f"{fenced.source}-0, offsets [0, 5): 5 read" in images
-    assert any(one.startswith("r4: ASKED 0") and "ABORTED 0" in one for one in images)
-    (twice,) = (one for role, one in told["overlap"] if one.startswith(f"{read_twice.source}-0"))
+    assert any(label.startswith("r4: ASKED 0") and "ABORTED 0" in label for label in images)
+    (twice,) = (label for role, label in named["overlap"] if label.startswith(f"{read_twice.source}-0"))
     assert twice.endswith(", offsets [0, 3): 1 overlap, 1 read")
-    assert {"What was read", "What was written"} <= {one for role, one in told["run"] if role == "table"}
-    bars = [one for role, one in told["run"] if role == "image"]
-    assert any(re.fullmatch(r"WRITTEN: \S+ seconds, transaction open", one) for one in bars)
+    assert {"What was read", "What was written"} <= {label for role, label in named["run"] if role == "table"}
+    bars = [label for role, label in named["run"] if role == "image"]
+    assert any(re.fullmatch(r"WRITTEN: \S+ seconds, transaction open", label) for label in bars)
 
 
 # -- brokers that do not answer ---------------------------------------------------------------------------
@@ -759,55 +759,55 @@ def silent():
     server.shutdown(socket.SHUT_RDWR)
     thread.join(10)
     server.close()
-    for one in held:
-        one.close()
+    for connection in held:
+        connection.close()
 
 
 def test_a_silent_broker_costs_five_seconds_and_one_panel(app, page, silent):
     """The panel reveals neither the connection nor a stack trace."""
     kafka = {"bootstrap.servers": f"127.0.0.1:{silent}", "sasl.password": "hunter2"}
 
-    def where():
+    def deployment():
         return Deployment(kafka, LedgerSettings("ledger", create=False))
 
-    with with_desk(page, Desk(where)):
+    with with_desk(page, Desk(deployment)):
         began = time.monotonic()
         answer = page.get("/eos/")
         assert 4 < time.monotonic() - began < 7
     assert answer.status_code == 504
     assert "The brokers are silent" in answer.text
-    told = [answer.text]
+    texts = [answer.text]
     attempted(MINE, run_id="tonight", at=NOW, failure=FailureRecord(1, "BrokersUnavailable", "no answer"))
-    with with_desk(page, Desk(where, answer_seconds=0.3)):
+    with with_desk(page, Desk(deployment, answer_seconds=0.3)):
         twin = page.get("/eos/api/v1/health")
     assert (twin.status_code, twin.json()["title"]) == (504, "The brokers are silent")
-    told.append(twin.text)
+    texts.append(twin.text)
     # Failures are known without brokers, and this is when they matter most.
     for path in ("pipelines", f"pipeline?name={MINE}.copy"):
-        with with_desk(page, Desk(where, answer_seconds=0.3)):
+        with with_desk(page, Desk(deployment, answer_seconds=0.3)):
             twin = page.get(f"/eos/api/v1/{path}")
             assert (twin.status_code, twin.json()["trouble"]["title"]) == (504, "The brokers are silent")
-            found = twin.json().get("pipelines", [twin.json()])
-            assert [(one["kind"], one["attempt"]["error"]) for one in found] == [
+            rows = twin.json().get("pipelines", [twin.json()])
+            assert [(row["kind"], row["attempt"]["error"]) for row in rows] == [
                 ("failed", "BrokersUnavailable")
             ]
             text = page.get(f"/eos/{path.removeprefix('pipelines')}").text
             assert "The brokers are silent" in text
             assert "BrokersUnavailable" in text
-            told += [twin.text, text]
+            texts += [twin.text, text]
     # However many of this user's requests already wait for brokers, Airflow's own failures are shown.
-    desk = Desk(where, answer_seconds=0.3)
+    desk = Desk(deployment, answer_seconds=0.3)
     with with_desk(page, desk):
         answers = [page.get("/eos/api/v1/pipelines") for _ in range(4)]
         desk._questions._running["viewer"] += QUESTIONS_WAITING[0]
         answers.append(page.get("/eos/api/v1/pipelines"))
-    assert [one.status_code for one in answers] == [504, 504, 504, 504, 429]
-    assert {one["attempt"]["error"] for answer in answers for one in answer.json()["pipelines"]} == {
+    assert [answer.status_code for answer in answers] == [504, 504, 504, 504, 429]
+    assert {row["attempt"]["error"] for answer in answers for row in answer.json()["pipelines"]} == {
         "BrokersUnavailable"
     }
     assert answers[-1].json()["trouble"]["title"] == "Too many questions of yours wait"
-    told += [one.text for one in answers]
-    for text in told:
+    texts += [answer.text for answer in answers]
+    for text in texts:
         assert not any(secret in text for secret in (str(silent), "hunter2", "Traceback", "127.0.0.1"))
 
 
@@ -839,10 +839,10 @@ def test_each_sees_the_records_of_the_dags_that_he_may_see(embedded_kafka, pipel
     time.sleep(1.1)
     answer = page.get("/eos/api/v1/pipeline", params={"name": owner.spec.pipeline})
     assert answer.status_code == 200
-    found = answer.json()
-    assert (found["dag_id"], found["topics"]) == (MINE, [owner.source])
-    assert [one["run_id"] for one in found["runs_shown"]] == ["r0"]
-    assert found["runs_hidden"] == 1
+    twin = answer.json()
+    assert (twin["dag_id"], twin["topics"]) == (MINE, [owner.source])
+    assert [row["run_id"] for row in twin["runs_shown"]] == ["r0"]
+    assert twin["runs_hidden"] == 1
     assert taker.source not in answer.text
     assert taker.sink not in answer.text
 
@@ -862,12 +862,12 @@ def test_nothing_is_looked_up_before_permission_is_asked(page, other, monkeypatc
     """A request for a pipeline that the user may not see does not make the page read the ledger."""
     from airflow_eos.ui.history import RunHistory
 
-    asked = []
-    monkeypatch.setattr(RunHistory, "record", lambda *names: asked.append(names))
+    lookups = []
+    monkeypatch.setattr(RunHistory, "record", lambda *names: lookups.append(names))
     for name in (other.spec.pipeline, "nothing"):
         answer = page.get("/eos/api/v1/run", params={"pipeline": name, "key": run_key(other, "older")})
         assert answer.status_code == 403
-    assert asked == []
+    assert lookups == []
 
 
 def test_a_run_whose_output_spans_too_much_is_not_verified_here(pipeline):
@@ -914,21 +914,21 @@ HOSTILE = {
 
 def test_a_record_that_no_run_writes_breaks_no_page(embedded_kafka, page):
     """It is omitted and counted; 3,000 missing topics cost one request."""
-    made = Pipeline(embedded_kafka, task=task(MINE))
-    made.publish(["a"])
-    template = made.run("r0")
-    with own_page(page, made) as client:
+    pipeline = Pipeline(embedded_kafka, task=task(MINE))
+    pipeline.publish(["a"])
+    template = pipeline.run("r0")
+    with own_page(page, pipeline) as client:
         for name, fields in HOSTILE.items():
-            write_record(made, template, run_key=f"hostile/{name}", **fields)
+            write_record(pipeline, template, run_key=f"hostile/{name}", **fields)
         many = [[f"gone-{number}", 0, 0, 1] for number in range(3_000)]
-        write_record(made, template, run_key="many", pipeline="many", ranges=many)
+        write_record(pipeline, template, run_key="many", pipeline="many", ranges=many)
 
         def listed():
             return client.get("/eos/api/v1/pipelines").json().get("pipelines", [])
 
-        rows = eventually(listed, lambda found: len(found) == 2, seconds=30, pause=1.0)
-        assert {one["pipeline"] for one in rows} == {made.spec.pipeline, "many"}
-        for path in ("/", "/health", "/transactions", f"/pipeline?name={made.spec.pipeline}"):
+        rows = eventually(listed, lambda listing: len(listing) == 2, seconds=30, pause=1.0)
+        assert {row["pipeline"] for row in rows} == {pipeline.spec.pipeline, "many"}
+        for path in ("/", "/health", "/transactions", f"/pipeline?name={pipeline.spec.pipeline}"):
             answer = client.get(f"/eos{path}")
             assert answer.status_code == 200, (path, answer.text)
         assert f"{len(HOSTILE)} records of the ledger cannot be read" in client.get("/eos/").text
@@ -936,37 +936,37 @@ def test_a_record_that_no_run_writes_breaks_no_page(embedded_kafka, page):
 
 def test_an_open_transaction_of_a_first_run_has_a_row(embedded_kafka, app, page):
     """No record names its pipeline: users who may see its task's Dag see it, and so do administrators."""
-    made = Pipeline(embedded_kafka, task=task(MINE))
-    made.publish(["a"])
-    first = Paused(made, State.OPEN, "r0")
-    name = keys.cursor_transactional_id("test", made.spec.group_id)
+    pipeline = Pipeline(embedded_kafka, task=task(MINE))
+    pipeline.publish(["a"])
+    first = Paused(pipeline, State.OPEN, "r0")
+    name = keys.cursor_transactional_id("test", pipeline.spec.group_id)
 
     def rows():
-        found = page.get("/eos/api/v1/transactions").json()["transactions"]
-        return [one for one in found if one["transactional_id"] == name]
+        transactions = page.get("/eos/api/v1/transactions").json()["transactions"]
+        return [transaction for transaction in transactions if transaction["transactional_id"] == name]
 
     try:
-        with own_page(page, made):
+        with own_page(page, pipeline):
             assert rows() == []
             app.cookies.set("_token", token("admin", role="admin"))
             (row,) = rows()
             assert (row["pipeline"], row["state"]) == ("", "Ongoing")
             assert 0 <= row["age_seconds"] < row["timeout_seconds"]
             assert row["command"].startswith(f"airflow eos abort --transactional-id {name} --epoch ")
-            assert made.sink not in json.dumps(row)
+            assert pipeline.sink not in json.dumps(row)
             assert row["partition_count"] > 0
             assert "No pipeline is known for it" in page.get("/eos/transactions").text
             app.cookies.set("_token", token("viewer"))
-            fields = {"group_id": made.spec.group_id, "pipeline": made.spec.pipeline}
+            fields = {"group_id": pipeline.spec.group_id, "pipeline": pipeline.spec.pipeline}
             attempted(MINE, state="running", at=NOW, fields=fields)
-            assert [one["pipeline"] for one in rows()] == [made.spec.pipeline]
+            assert [transaction["pipeline"] for transaction in rows()] == [pipeline.spec.pipeline]
             (listed,) = page.get("/eos/api/v1/pipelines").json()["pipelines"]
             assert (listed["pipeline"], listed["kind"], listed["whole"]) == (
-                made.spec.pipeline,
+                pipeline.spec.pipeline,
                 "running",
                 None,
             )
-            alone = page.get(f"/eos/pipeline?name={made.spec.pipeline}")
+            alone = page.get(f"/eos/pipeline?name={pipeline.spec.pipeline}")
             assert alone.status_code == 200
             assert "No run of a Dag that you may see is committed" in alone.text
     finally:
@@ -976,30 +976,30 @@ def test_an_open_transaction_of_a_first_run_has_a_row(embedded_kafka, app, page)
 
 def test_a_ledger_that_was_deleted_is_lost_and_not_new(embedded_kafka, page):
     """As the doctor and runs report it."""
-    made = Pipeline(embedded_kafka, task=task(MINE))
-    made.publish(["a"])
-    made.run("r0")
-    with own_page(page, made) as client:
+    own = Pipeline(embedded_kafka, task=task(MINE))
+    own.publish(["a"])
+    own.run("r0")
+    with own_page(page, own) as client:
         assert client.get("/eos/").status_code == 200
-        made.kafka.admin().delete_topics([made.spec.ledger.topic])[made.spec.ledger.topic].result(30)
+        own.kafka.admin().delete_topics([own.spec.ledger.topic])[own.spec.ledger.topic].result(30)
 
         def title():
             return client.get("/eos/api/v1/pipelines").json().get("title")
 
-        eventually(title, lambda found: found == "The ledger is lost or was replaced", seconds=30, pause=1.0)
+        eventually(title, lambda text: text == "The ledger is lost or was replaced", seconds=30, pause=1.0)
         assert client.get("/eos/api/v1/health").json()["title"] == "The ledger is lost or was replaced"
 
 
 @pytest.mark.parametrize("kind", ["source", "sink"])
 def test_a_topic_that_was_deleted_does_not_silence_health(embedded_kafka, page, kind):
     """It is deleted, so the check does not wait for it."""
-    made = Pipeline(embedded_kafka, task=task(MINE))
-    made.publish(["a"])
-    made.run("r0")
-    name = getattr(made, kind)
-    made.kafka.admin().delete_topics([name])[name].result(30)
-    with own_page(page, made) as client:
+    pipeline = Pipeline(embedded_kafka, task=task(MINE))
+    pipeline.publish(["a"])
+    pipeline.run("r0")
+    name = getattr(pipeline, kind)
+    pipeline.kafka.admin().delete_topics([name])[name].result(30)
+    with own_page(page, pipeline) as client:
         answer = client.get("/eos/api/v1/health")
         assert answer.status_code == 200, answer.text
-        (topic,) = [one for one in answer.json()["checks"] if one["name"] == f"topic {name}"]
+        (topic,) = [check for check in answer.json()["checks"] if check["name"] == f"topic {name}"]
         assert topic["status"] == "warn"

@@ -67,10 +67,10 @@ def test_everything_is_seen_in_any_window_by_day_and_by_night(seen, pipelines):
                     seen.prefer(scheme)
                     texts, unreadable = faint(seen)
                     assert (texts > 5, unreadable) == (True, []), (path, size, scheme)
-                told = names(seen)
-                assert [one for one in told if not one[1]] == [], (path, size)
+                labels = names(seen)
+                assert [label for label in labels if not label[1]] == [], (path, size)
                 if pipelines and path == "/":
-                    assert ("table", "Pipelines") in told
+                    assert ("table", "Pipelines") in labels
 
 
 @with_browser
@@ -168,9 +168,9 @@ def test_a_page_reads_itself_again_until_that_is_stopped(seen):
             assert shown("25 min ago")
             seen.open(served.address)
             assert not seen.run("return document.getElementById('auto').checked")
-            there, wrong = reached_by_tab(seen)
+            tags, wrong = reached_by_tab(seen)
             assert wrong == []
-            controls = [at for at, one in enumerate(there) if 'id="auto"' in one or 'id="refresh"' in one]
+            controls = [at for at, tag in enumerate(tags) if 'id="auto"' in tag or 'id="refresh"' in tag]
             assert controls[1] == controls[0] + 1
             seen.click("#auto")
             later(served, 15)

@@ -154,7 +154,7 @@ def test_a_table_made_again_is_refused_until_somebody_has_looked(pipeline):
         pipeline.run("r1", try_number=2)
     with pytest.raises(ConfigurationError, match=r"is another table now.*say --table-gone"):
         dismiss(pipeline)
-    assert dismiss(pipeline, asked=False).done
+    assert dismiss(pipeline, check_table=False).done
     pipeline.run("r1", try_number=3)
     assert pipeline.values() == ["a"]
 

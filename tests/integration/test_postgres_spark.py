@@ -18,11 +18,11 @@ from tests.support.table_processes import arrow_columns, frame_process, records,
 
 @pytest.fixture
 def database(postgres_server):
-    made = Database(postgres_server)
-    made.create(
+    db = Database(postgres_server)
+    db.create(
         "value text PRIMARY KEY, partition int NOT NULL, at timestamptz, loaded text DEFAULT 'by default'"
     )
-    return made
+    return db
 
 
 @pytest.mark.parametrize("process", [frame_process, arrow_columns], ids=["frame", "arrow"])

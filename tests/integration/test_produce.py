@@ -65,15 +65,15 @@ def test_receipts_say_what_the_log_and_the_broker_say(connections, kafka_topic):
         (3, -1, -1, 0, 0, -1),
     ]
     assert receipts[3] == PartitionReceipt(topic, 3, -1, -1, 0, 0, 0, -1)
-    known = describe_producers(connections, every)
-    for receipt, where in zip(receipts[:3], every, strict=False):
-        (producer,) = known[where]
+    producers = describe_producers(connections, every)
+    for receipt, tp in zip(receipts[:3], every, strict=False):
+        (producer,) = producers[tp]
         assert (producer.producer_id, producer.producer_epoch) == (
             identity.producer_id,
             identity.producer_epoch,
         )
         assert producer.last_sequence == receipt.last_sequence
-    assert known[every[3]] == ()
+    assert producers[every[3]] == ()
     assert read(connections, every[0]) == []
     commit(connections, identity, receipts)
     assert read(connections, every[0]) == list(enumerate(texts("a", 95)))
@@ -82,40 +82,40 @@ def test_receipts_say_what_the_log_and_the_broker_say(connections, kafka_topic):
 
 def test_a_second_transaction_continues_behind_the_first(connections, kafka_topic):
     """Sequences begin at 0 again in a new epoch; offsets continue after the marker."""
-    where = partition(kafka_topic("twice"))
+    tp = partition(kafka_topic("twice"))
     for expected_first, prefix in ((0, "a"), (21, "b")):
-        identity = open_transaction(connections, "twice", [where])
-        (receipt,) = send_partitions(connections, identity, {where: sealed(texts(prefix, 20))})
+        identity = open_transaction(connections, "twice", [tp])
+        (receipt,) = send_partitions(connections, identity, {tp: sealed(texts(prefix, 20))})
         assert (receipt.first_offset, receipt.last_sequence) == (expected_first, 19)
         commit(connections, identity, [receipt])
-    assert values_of(read(connections, where)) == texts("a", 20) + texts("b", 20)
+    assert values_of(read(connections, tp)) == texts("a", 20) + texts("b", 20)
 
 
 def test_the_same_batches_in_the_same_epoch_are_found(connections, kafka_topic):
     """The broker acknowledges the retry with the old offsets: nothing is written, and an error says so."""
-    where = partition(kafka_topic("again"))
-    identity = open_transaction(connections, "again", [where])
-    (receipt,) = send_partitions(connections, identity, {where: sealed(texts("a", 30))})
+    tp = partition(kafka_topic("again"))
+    identity = open_transaction(connections, "again", [tp])
+    (receipt,) = send_partitions(connections, identity, {tp: sealed(texts("a", 30))})
     with pytest.raises(DuplicateReceipt, match="acknowledged at offset 0, below 30"):
-        send_partitions(connections, identity, {where: sealed(texts("other", 30))})
+        send_partitions(connections, identity, {tp: sealed(texts("other", 30))})
     commit(connections, identity, [receipt])
-    assert values_of(read(connections, where)) == texts("a", 30)
+    assert values_of(read(connections, tp)) == texts("a", 30)
 
 
 def test_a_second_attempt_that_is_longer_than_the_brokers_memory_is_found(connections, kafka_topic):
     """After more than five batches an old sequence is refused, and the run stops."""
-    where = partition(kafka_topic("again-long"))
-    identity = open_transaction(connections, "again-long", [where])
-    send_partitions(connections, identity, {where: sealed(texts("a", 100))})
+    tp = partition(kafka_topic("again-long"))
+    identity = open_transaction(connections, "again-long", [tp])
+    send_partitions(connections, identity, {tp: sealed(texts("a", 100))})
     with pytest.raises(ProtocolViolation, match="OUT_OF_ORDER_SEQUENCE"):
-        send_partitions(connections, identity, {where: sealed(texts("other", 100))})
+        send_partitions(connections, identity, {tp: sealed(texts("other", 100))})
     end_txn(connections, identity, commit=False)
 
 
 def test_lost_answers_are_repeated_without_a_duplicate(connections, kafka_topic, monkeypatch):
     """The broker wrote the batches but the client got no answer: the broker recognises the retry."""
-    where = partition(kafka_topic("lost"))
-    identity = open_transaction(connections, "lost", [where])
+    tp = partition(kafka_topic("lost"))
+    identity = open_transaction(connections, "lost", [tp])
     send = connections.send
     counted = Counter()
 
@@ -132,23 +132,23 @@ def test_lost_answers_are_repeated_without_a_duplicate(connections, kafka_topic,
         return heard
 
     monkeypatch.setattr(connections, "send", lossy)
-    (receipt,) = send_partitions(connections, identity, {where: sealed(texts("a", 200))})
+    (receipt,) = send_partitions(connections, identity, {tp: sealed(texts("a", 200))})
     assert counted["requests"] > 20
     assert (receipt.first_offset, receipt.last_offset, receipt.records) == (0, 199, 200)
     commit(connections, identity, [receipt])
-    assert values_of(read(connections, where)) == texts("a", 200)
+    assert values_of(read(connections, tp)) == texts("a", 200)
 
 
 def test_a_fenced_writer_writes_nothing(connections, kafka_topic):
     """A newer attempt has the epoch: the old one is refused."""
-    where = partition(kafka_topic("fenced"))
-    old = open_transaction(connections, "fenced", [where])
-    new = open_transaction(connections, "fenced", [where])
+    tp = partition(kafka_topic("fenced"))
+    old = open_transaction(connections, "fenced", [tp])
+    new = open_transaction(connections, "fenced", [tp])
     with pytest.raises(ProducerFenced, match="newer attempt"):
-        send_partitions(connections, old, {where: sealed(texts("old", 30))})
-    (receipt,) = send_partitions(connections, new, {where: sealed(texts("new", 30))})
+        send_partitions(connections, old, {tp: sealed(texts("old", 30))})
+    (receipt,) = send_partitions(connections, new, {tp: sealed(texts("new", 30))})
     commit(connections, new, [receipt])
-    assert values_of(read(connections, where)) == texts("new", 30)
+    assert values_of(read(connections, tp)) == texts("new", 30)
 
 
 def test_a_writer_is_fenced_in_the_middle(connections, kafka_topic):
@@ -171,10 +171,10 @@ def test_a_writer_is_fenced_in_the_middle(connections, kafka_topic):
             old,
             {every[0]: until_taken_over(), every[1]: slowly(sealed(texts("old", 400)), 0.005)},
         )
-    receipts = send_partitions(connections, fresh[0], {where: sealed(texts("new", 25)) for where in every})
+    receipts = send_partitions(connections, fresh[0], {tp: sealed(texts("new", 25)) for tp in every})
     commit(connections, fresh[0], receipts)
-    for where in every:
-        assert values_of(read(connections, where)) == texts("new", 25)
+    for tp in every:
+        assert values_of(read(connections, tp)) == texts("new", 25)
 
 
 def test_a_partition_that_was_not_added_is_refused(connections, kafka_topic):
@@ -190,17 +190,17 @@ def test_a_partition_that_was_not_added_is_refused(connections, kafka_topic):
 @pytest.mark.parametrize("committed", [True, False])
 def test_a_writer_that_comes_after_the_end_is_refused(connections, kafka_topic, committed):
     """After commit or abort, the same epoch writes nothing."""
-    where = partition(kafka_topic("late"))
-    identity = open_transaction(connections, f"late-{committed}", [where])
-    (receipt,) = send_partitions(connections, identity, {where: sealed(texts("a", 3))})
+    tp = partition(kafka_topic("late"))
+    identity = open_transaction(connections, f"late-{committed}", [tp])
+    (receipt,) = send_partitions(connections, identity, {tp: sealed(texts("a", 3))})
     end_txn(connections, identity, commit=committed)
-    support.wait_for_marker(connections, where, receipt.last_offset)
+    support.wait_for_marker(connections, tp, receipt.last_offset)
     with pytest.raises((ProtocolViolation, ProducerFenced)):
         send_partitions(
             connections,
             identity,
             {
-                where: sealed(
+                tp: sealed(
                     texts(
                         "b",
                         3,
@@ -209,25 +209,25 @@ def test_a_writer_that_comes_after_the_end_is_refused(connections, kafka_topic, 
                 )
             },
         )
-    assert values_of(read(connections, where)) == (texts("a", 3) if committed else [])
+    assert values_of(read(connections, tp)) == (texts("a", 3) if committed else [])
 
 
 def test_another_producers_identity_is_refused(connections, kafka_topic):
     """A producer id that does not belong to the transactional id."""
-    where = partition(kafka_topic("stranger"))
-    identity = open_transaction(connections, "stranger", [where])
+    tp = partition(kafka_topic("stranger"))
+    identity = open_transaction(connections, "stranger", [tp])
     stranger = ProducerIdentity("stranger", identity.producer_id + 999, 0)
     with pytest.raises(ProtocolViolation, match="do not belong together"):
-        send_partitions(connections, stranger, {where: sealed(texts("a", 3))})
+        send_partitions(connections, stranger, {tp: sealed(texts("a", 3))})
     end_txn(connections, identity, commit=False)
 
 
 def test_a_batch_above_the_topics_limit_names_the_setting(connections, kafka_topic):
     """The topic's max.message.bytes decides."""
-    where = partition(kafka_topic("small", config={"max.message.bytes": "2000"}))
-    identity = open_transaction(connections, "small", [where])
+    tp = partition(kafka_topic("small", config={"max.message.bytes": "2000"}))
+    identity = open_transaction(connections, "small", [tp])
     with pytest.raises(RecordTooLarge, match=r"max\.message\.bytes"):
-        send_partitions(connections, identity, {where: sealed(["x" * 5000])})
+        send_partitions(connections, identity, {tp: sealed(["x" * 5000])})
     end_txn(connections, identity, commit=False)
 
 
@@ -251,17 +251,17 @@ def test_many_partitions_share_few_requests(connections, kafka_topic, monkeypatc
         return send(request, node, **options)
 
     monkeypatch.setattr(connections, "send", counting)
-    receipts = send_partitions(connections, identity, {where: sealed(texts("v", 30)) for where in every})
+    receipts = send_partitions(connections, identity, {tp: sealed(texts("v", 30)) for tp in every})
     assert sizes[0] == 36
     commit(connections, identity, receipts)
-    for where in every:
-        assert values_of(read(connections, where)) == texts("v", 30)
+    for tp in every:
+        assert values_of(read(connections, tp)) == texts("v", 30)
 
 
 def test_the_source_is_read_only_as_fast_as_it_is_sent(connections, kafka_topic):
     """At most one window of batches is in memory."""
-    where = partition(kafka_topic("lazy"))
-    identity = open_transaction(connections, "lazy", [where])
+    tp = partition(kafka_topic("lazy"))
+    identity = open_transaction(connections, "lazy", [tp])
     taken = []
 
     def source():
@@ -271,9 +271,9 @@ def test_the_source_is_read_only_as_fast_as_it_is_sent(connections, kafka_topic)
 
     def end_of_written():
         with BrokerConnections(connections.config) as other:
-            return end_of(other, where, "read_uncommitted") // 10
+            return end_of(other, tp, "read_uncommitted") // 10
 
-    send_partitions(connections, identity, {where: source()})
+    send_partitions(connections, identity, {tp: source()})
     assert max(number - written for number, written in taken) <= 6
     end_txn(connections, identity, commit=False)
 
@@ -299,13 +299,13 @@ def test_a_killed_broker_that_comes_back_costs_nothing_but_time(killed_kafka, ka
             kafka.brokers[0].start(wait=False)
 
         fault = during(0.3, crash)
-        batches = {where: slowly(sealed(texts(str(where), 400)), 0.005) for where in every}
+        batches = {tp: slowly(sealed(texts(str(tp), 400)), 0.005) for tp in every}
         receipts = send_partitions(connections, identity, batches)
         fault.join()
         assert [r.records for r in receipts] == [400] * 3
         commit(connections, identity, receipts)
-        for where in every:
-            assert values_of(read(connections, where)) == texts(str(where), 400)
+        for tp in every:
+            assert values_of(read(connections, tp)) == texts(str(tp), 400)
 
 
 @pytest.fixture
@@ -320,8 +320,8 @@ def send_over_a_restart(killed_kafka, kafka_topic):
         BrokerConnections(kafka.client_config()) as direct,
         BrokerConnections(proxy.client_config(kafka.client_config())) as connections,
     ):
-        where = partition(kafka_topic("restart", kafka=kafka))
-        identity = open_transaction(direct, where.topic, [where])
+        tp = partition(kafka_topic("restart", kafka=kafka))
+        identity = open_transaction(direct, tp.topic, [tp])
 
         def send(unanswered):
             pairs = sealed(texts("a", 10 * (unanswered + 1)))
@@ -334,43 +334,43 @@ def send_over_a_restart(killed_kafka, kafka_topic):
                 yield from pairs[1:]
 
             def when_written(silence):
-                wait_until(lambda: end_of(direct, where, "read_uncommitted") == 10 * len(pairs))
+                wait_until(lambda: end_of(direct, tp, "read_uncommitted") == 10 * len(pairs))
                 kafka.brokers[0].kill()
                 silence.cancel()
                 kafka.brokers[0].start(wait=False)
 
-            return send_partitions(connections, identity, {where: source()})
+            return send_partitions(connections, identity, {tp: source()})
 
-        yield send, direct, identity, where
+        yield send, direct, identity, tp
 
 
 def test_a_restarted_broker_knows_the_last_batch_again(send_over_a_restart):
     """Its acknowledgement was lost with the broker; the retry is answered with the old offset."""
-    send, connections, identity, where = send_over_a_restart
+    send, connections, identity, tp = send_over_a_restart
     (receipt,) = send(unanswered=1)
     assert (receipt.first_offset, receipt.last_offset, receipt.batches) == (0, 19, 2)
     commit(connections, identity, [receipt])
-    assert values_of(read(connections, where)) == texts("a", 20)
+    assert values_of(read(connections, tp)) == texts("a", 20)
 
 
 @pytest.mark.parametrize("unanswered", rest_in_chaos(1, [2, 5]))
 def test_a_restarted_broker_has_forgotten_all_but_the_last_batch(send_over_a_restart, unanswered):
     """It cannot tell the retry from a second attempt: the attempt ends, and the next one is exact."""
-    send, connections, identity, where = send_over_a_restart
+    send, connections, identity, tp = send_over_a_restart
     with pytest.raises(ProtocolViolation, match=r"restart-\w+-0 \(sequence 10, .* or the broker restarted"):
         send(unanswered)
     end_txn(connections, identity, commit=False)
-    identity = open_transaction(connections, where.topic, [where])
-    (receipt,) = send_partitions(connections, identity, {where: sealed(texts("b", 30))})
+    identity = open_transaction(connections, tp.topic, [tp])
+    (receipt,) = send_partitions(connections, identity, {tp: sealed(texts("b", 30))})
     commit(connections, identity, [receipt])
-    assert values_of(read(connections, where)) == texts("b", 30)
+    assert values_of(read(connections, tp)) == texts("b", 30)
 
 
 def test_a_broker_that_stays_dead_times_out():
     """The error names the partition; nothing hangs."""
     with EmbeddedKafka() as kafka, BrokerConnections(kafka.client_config()) as connections:
-        where = partition(kafka.create_topic("dead"))
-        identity = open_transaction(connections, "dead", [where])
+        tp = partition(kafka.create_topic("dead"))
+        identity = open_transaction(connections, "dead", [tp])
 
         def until_dead():
             pairs = sealed(texts("a", 100))
@@ -379,7 +379,7 @@ def test_a_broker_that_stays_dead_times_out():
             yield from pairs[1:]
 
         with pytest.raises(DeliveryTimedOut, match=r"dead-0: .* within 2 s"):
-            send_partitions(connections, identity, {where: until_dead()}, delivery_timeout=2.0)
+            send_partitions(connections, identity, {tp: until_dead()}, delivery_timeout=2.0)
         with pytest.raises(BrokersUnavailable, match=r"coordinator|EndTxn"):
             end_txn(connections, identity, commit=False, timeout=1.0)
 
@@ -394,12 +394,12 @@ def test_secured_brokers_are_written_and_read(security):
         EmbeddedKafka(security=security) as kafka,
         BrokerConnections(kafka.client_config()) as connections,
     ):
-        where = partition(kafka.create_topic("secured"))
-        identity = open_transaction(connections, "secured", [where])
+        tp = partition(kafka.create_topic("secured"))
+        identity = open_transaction(connections, "secured", [tp])
         values = [f"{n:06d}" + "x" * 1000 for n in range(20_000)]
         began = time.monotonic()
-        receipts = send_partitions(connections, identity, {where: sealed(values, 800)})
+        receipts = send_partitions(connections, identity, {tp: sealed(values, 800)})
         elapsed = time.monotonic() - began
         commit(connections, identity, receipts)
-        assert values_of(read(connections, where)) == values
+        assert values_of(read(connections, tp)) == values
         assert elapsed < 60

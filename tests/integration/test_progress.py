@@ -54,8 +54,8 @@ def test_lag_is_what_a_cursor_run_would_read(pipeline: Pipeline) -> None:
     spec = pipeline.spec
 
     def spans() -> list[tuple[int, int]]:
-        found = unread(spec.kafka, spec.group_id, spec.source_topics, ledger=spec.ledger)
-        return [(one.start, one.end) for one in found.ranges]
+        lag = unread(spec.kafka, spec.group_id, spec.source_topics, ledger=spec.ledger)
+        return [(r.start, r.end) for r in lag.ranges]
 
     pipeline.publish(["a", "b", "c"])
     pipeline.publish(["d"], partition=1)
@@ -76,18 +76,18 @@ def test_position_comes_from_the_ledger_where_group_offsets_are_gone(pipeline: P
     pipeline.run()
     admin = AdminClient(spec.kafka)
     admin.delete_consumer_groups([spec.group_id])[spec.group_id].result(30)
-    asked = (spec.kafka, spec.group_id, spec.source_topics)
-    assert unread(*asked, ledger=spec.ledger).offsets == 0
+    arguments = (spec.kafka, spec.group_id, spec.source_topics)
+    assert unread(*arguments, ledger=spec.ledger).offsets == 0
     with missing_at_once():  # by the group alone
         nowhere = LedgerSettings("nowhere")
-        assert unread(*asked, ledger=nowhere).offsets == 2
-        at_the_end = unread(*asked, start="latest", ledger=nowhere)
+        assert unread(*arguments, ledger=nowhere).offsets == 2
+        at_the_end = unread(*arguments, start="latest", ledger=nowhere)
     assert at_the_end.offsets == 0
-    assert {str(where) for where in at_the_end.without_position} == {
+    assert {str(tp) for tp in at_the_end.without_position} == {
         f"{spec.source_topics[0]}-0",
         f"{spec.source_topics[0]}-1",
     }
-    assert not unread(*asked, start="latest", ledger=spec.ledger).without_position
+    assert not unread(*arguments, start="latest", ledger=spec.ledger).without_position
 
 
 def test_all_of_a_topic_that_was_made_again_is_unread(pipeline: Pipeline) -> None:
@@ -101,9 +101,9 @@ def test_all_of_a_topic_that_was_made_again_is_unread(pipeline: Pipeline) -> Non
     pipeline.kafka.create_topic(pipeline.source, partitions=3)
     pipeline.publish(["x", "y"])
     pipeline.publish(["z"], partition=2)
-    asked = unread(spec.kafka, spec.group_id, spec.source_topics, ledger=spec.ledger)
-    assert [(offsets.start, offsets.end) for offsets in asked.ranges] == [(0, 2), (0, 0), (0, 1)]
-    assert (len(asked.without_position), asked.added) == (3, frozenset())
+    lag = unread(spec.kafka, spec.group_id, spec.source_topics, ledger=spec.ledger)
+    assert [(offsets.start, offsets.end) for offsets in lag.ranges] == [(0, 2), (0, 0), (0, 1)]
+    assert (len(lag.without_position), lag.added) == (3, frozenset())
     with pytest.raises(TopicRecreated):
         pipeline.run("r2")
 
@@ -112,20 +112,20 @@ def test_run_that_begins_at_the_end_fixes_the_position(pipeline: Pipeline) -> No
     """Until then nothing is unread; later, what arrived after the run, and all of an added partition."""
     spec = pipeline.spec
 
-    def found() -> Unread:
-        asked = (spec.kafka, spec.group_id, spec.source_topics)
-        return unread(*asked, start="latest", ledger=spec.ledger)
+    def lag() -> Unread:
+        arguments = (spec.kafka, spec.group_id, spec.source_topics)
+        return unread(*arguments, start="latest", ledger=spec.ledger)
 
     pipeline.publish(["a", "b"])
     with missing_at_once():  # no ledger exists yet
-        assert (found().offsets, len(found().without_position)) == (0, 2)
+        assert (lag().offsets, len(lag().without_position)) == (0, 2)
     assert pipeline.run(ranges=Cursor(start="latest")).records_read == 0
-    assert (found().offsets, len(found().without_position)) == (0, 0)
+    assert (lag().offsets, len(lag().without_position)) == (0, 0)
     pipeline.publish(["c"])
     pipeline.add_partitions(pipeline.source, 3)
     pipeline.publish(["d"], partition=2)
-    assert [(one.start, one.end) for one in found().ranges] == [(2, 3), (0, 0), (0, 1)]
-    assert not found().without_position
+    assert [(r.start, r.end) for r in lag().ranges] == [(2, 3), (0, 0), (0, 1)]
+    assert not lag().without_position
     assert pipeline.run("r2", ranges=Cursor(start="latest")).records_read == 2
 
 
@@ -166,14 +166,14 @@ def test_interval_is_over_when_every_partition_has_passed_its_end(pipeline: Pipe
 def test_interval_with_a_transaction_open_before_its_end_is_not_over(pipeline: Pipeline) -> None:
     """The run of this interval could not start: some of its records are undecided."""
     spec = pipeline.spec
-    asked = spec.kafka, spec.source_topics, Interval(NOON - HOUR, NOON, dt.timedelta(0))
+    arguments = spec.kafka, spec.source_topics, Interval(NOON - HOUR, NOON, dt.timedelta(0))
     pipeline.publish(["x"], partition=1, timestamp=ms(NOON))
     with open_transaction(pipeline, 0, ms(NOON) - 2000):
         pipeline.publish(["after"], timestamp=ms(NOON) + 5)
-        (waiting,) = interval_waits_for(*asked, now=NOON + HOUR, ledger=spec.ledger)
+        (waiting,) = interval_waits_for(*arguments, now=NOON + HOUR, ledger=spec.ledger)
         assert f"{pipeline.source}-0: a transaction is open" in waiting
     with missing_at_once():  # no ledger exists
-        assert interval_waits_for(*asked, now=NOON + HOUR, ledger=spec.ledger) == []
+        assert interval_waits_for(*arguments, now=NOON + HOUR, ledger=spec.ledger) == []
 
 
 def test_committed_run_is_found_by_its_key(pipeline: Pipeline) -> None:
@@ -188,11 +188,11 @@ def test_committed_run_is_found_by_its_key(pipeline: Pipeline) -> None:
         record("r1")
     pipeline.publish(["a"])
     committed = pipeline.run()
-    found = record("r1")
-    assert (found.summary(), found.receipts) == (committed.summary(), committed.receipts)
+    stored = record("r1")
+    assert (stored.summary(), stored.receipts) == (committed.summary(), committed.receipts)
     assert record("r2") is None
     pipeline.publish(["b", "c"])
     rounds = pipeline.run("r2", ranges=Cursor(max_records=1, until_caught_up=True))
     assert rounds.details["rounds"] > 1
-    found = record("r2")  # committed with its last round
-    assert found.run_key.endswith("/final")
+    stored = record("r2")  # committed with its last round
+    assert stored.run_key.endswith("/final")

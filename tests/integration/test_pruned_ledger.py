@@ -71,7 +71,7 @@ def test_a_pruned_run_is_refused_and_new_ones_go_on(spec, young):
     assert prune(spec, execute=False) == {spec.pipeline: {"runs": 3, "records": 3}}
     assert len(records(spec, keys.RUN_RECORDS)) == 4
     assert prune(spec) == {spec.pipeline: {"runs": 3, "records": 3}}
-    assert [one["value"]["run_id"] for one in records(spec, keys.RUN_RECORDS)] == ["r3"]
+    assert [record["value"]["run_id"] for record in records(spec, keys.RUN_RECORDS)] == ["r3"]
     assert len(records(spec, keys.CURSORS)) == 1
 
     for clear in (0, 1):
@@ -92,8 +92,8 @@ def test_a_pruned_run_is_refused_and_new_ones_go_on(spec, young):
     assert prune(spec) == {}
     with pytest.raises(LedgerPruned):
         run(spec, "r3")
-    asked = deployment_status(spec.deployment, runs=[[(spec.pipeline, "r0")], [(spec.pipeline, "x")]])
-    assert asked.to_dict()["runs"] == {
+    status = deployment_status(spec.deployment, runs=[[(spec.pipeline, "r0")], [(spec.pipeline, "x")]])
+    assert status.to_dict()["runs"] == {
         f"{spec.pipeline}/r0": {"state": "PRUNED", "run_id": "r0"},
         f"{spec.pipeline}/x": None,
     }
@@ -141,7 +141,7 @@ def test_pruned_intervals_and_offsets_are_no_gaps(spec, young):
     for number in (1, 2, 0, 4):  # 3 is missing; the oldest is not the first to be committed
         run(spec, f"d{number}", ranges=day(number))
     before = ledger_names(spec.deployment).gaps
-    assert [(one.start[:10], one.end[:10]) for one in before] == [("2026-01-04", "2026-01-05")]
+    assert [(gap.start[:10], gap.end[:10]) for gap in before] == [("2026-01-04", "2026-01-05")]
     with RunHistory(spec.deployment) as history:
         history.refresh()
         seen = history.coverage(history.pipelines[spec.pipeline])
@@ -152,9 +152,9 @@ def test_pruned_intervals_and_offsets_are_no_gaps(spec, young):
     with RunHistory(spec.deployment) as fresh:
         fresh.refresh()
         again = fresh.coverage(fresh.pipelines[spec.pipeline])
-    for one in (after, again):
-        assert (one.runs, one.sentence) == (seen.runs, seen.sentence)
-        assert not any(segment.kind is Kind.GAP for lane in one.lanes for segment in lane.segments)
+    for coverage in (after, again):
+        assert (coverage.runs, coverage.sentence) == (seen.runs, seen.sentence)
+        assert not any(segment.kind is Kind.GAP for lane in coverage.lanes for segment in lane.segments)
     with pytest.raises(LedgerPruned):
         run(spec, "d2", ranges=day(2))
     assert not run(spec, "d3", ranges=day(3)).found  # old, and never run
@@ -167,8 +167,8 @@ def test_records_that_may_be_needed_are_not_pruned(spec):
     with pytest.raises(ConfigurationError, match="less than a day ago"):
         prune(spec)
     old = dt.datetime.now(dt.timezone.utc) - 2 * DAY
-    found = ledger_upkeep.prune_ledger(spec.deployment, old)
-    assert found.pipelines == {}
+    pruned = ledger_upkeep.prune_ledger(spec.deployment, old)
+    assert pruned.pipelines == {}
 
 
 def test_the_command_says_first_what_it_would_do(spec, young, capsys, monkeypatch):
@@ -185,10 +185,10 @@ def test_the_command_says_first_what_it_would_do(spec, young, capsys, monkeypatc
     assert main([*common, "--yes"]) == 0
     assert json.loads(capsys.readouterr().out)["pipelines"] == {spec.pipeline: {"runs": 2, "records": 2}}
     assert len(records(spec, keys.RUN_RECORDS)) == 1
-    where = [*common[3:]]
-    assert main(["verify", "--pipeline", spec.pipeline, *where]) == 0
+    flags = [*common[3:]]
+    assert main(["verify", "--pipeline", spec.pipeline, *flags]) == 0
     verified = json.loads(capsys.readouterr().out)
     assert (verified["runs"], verified["pruned"]) == (1, 2)
-    gone = keys.cursor_run_key(spec.pipeline, "r0")
-    assert main(["verify", "--pipeline", spec.pipeline, "--run-key", gone, *where]) == 1
+    run_key = keys.cursor_run_key(spec.pipeline, "r0")
+    assert main(["verify", "--pipeline", spec.pipeline, "--run-key", run_key, *flags]) == 1
     assert "its record was pruned" in capsys.readouterr().err

@@ -32,11 +32,11 @@ def own_kafka():
 
 @pytest.fixture
 def pipeline(own_kafka):
-    found = Pipeline(own_kafka)
-    found.publish([f"v{i}" for i in range(50)])
-    found.run("warm-up")
-    found.publish([f"w{i}" for i in range(50)])
-    return found
+    filled = Pipeline(own_kafka)
+    filled.publish([f"v{i}" for i in range(50)])
+    filled.run("warm-up")
+    filled.publish([f"w{i}" for i in range(50)])
+    return filled
 
 
 def test_a_broker_that_is_down_at_the_start_is_named(pipeline, unused_port, monkeypatch):

@@ -281,8 +281,8 @@ def test_deleted_records_are_a_loss_and_refused(pipeline):
     pipeline.publish(["a"])
     pipeline.run("r1")
     pipeline.publish(["b", "c", "d"])
-    where = TopicPartition(pipeline.source, 0, 3)
-    pipeline.kafka.admin().delete_records([where])[where].result()
+    tp = TopicPartition(pipeline.source, 0, 3)
+    pipeline.kafka.admin().delete_records([tp])[tp].result()
     with pytest.raises(OffsetsOutOfRange, match=r"log starts at 3, the range at 1.*reset-offsets"):
         pipeline.run("r2")
 

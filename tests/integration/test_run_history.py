@@ -37,16 +37,16 @@ def pipeline(embedded_kafka):
 @pytest.fixture
 def opened(pipeline):
     """Open a history of the pipeline's ledger; it is closed at the end."""
-    made = []
+    histories = []
 
     def open_one(**options):
         spec = options.pop("spec", pipeline.spec)
-        made.append(RunHistory(Deployment(spec.kafka, spec.ledger, spec.prefix), **options))
-        return made[-1]
+        histories.append(RunHistory(Deployment(spec.kafka, spec.ledger, spec.prefix), **options))
+        return histories[-1]
 
     yield open_one
-    for one in made:
-        one.close()
+    for history in histories:
+        history.close()
 
 
 def placed(pipeline, history):
@@ -66,12 +66,12 @@ def test_each_look_reads_only_what_is_new(pipeline, opened, monkeypatch):
     pipeline.publish(["c"])
     second = pipeline.run("r2")
     history.refresh()
-    (found,) = history.pipelines.values()
-    assert list(found.runs) == [first.run_key, second.run_key]
-    assert [one.dag_id for one in found.runs.values()] == ["d", "d"]
-    assert [*found.runs.values()][-1].details["airflow"] == TASK
-    assert [one.key for one in read] == [keys.run_record_key(second.run_key)]
-    coverage = history.coverage(found)
+    (kept,) = history.pipelines.values()
+    assert list(kept.runs) == [first.run_key, second.run_key]
+    assert [record.dag_id for record in kept.runs.values()] == ["d", "d"]
+    assert [*kept.runs.values()][-1].details["airflow"] == TASK
+    assert [record.key for record in read] == [keys.run_record_key(second.run_key)]
+    coverage = history.coverage(kept)
     assert coverage.sentence == f"2 runs tile offsets [0, 3) of {pipeline.source}-0 without gap or overlap"
     assert coverage.unread == 0
 
@@ -82,17 +82,17 @@ def test_a_record_behind_an_open_transaction_comes_when_that_has_ended(pipeline,
     pipeline.run("r1")
     history = opened()
     history.refresh()
-    where = placed(pipeline, history)
+    partition = placed(pipeline, history)
     topic, config = pipeline.spec.ledger.topic, pipeline.spec.kafka
-    with foreign_transaction(config, topic, ("other", "x"), partition=where) as producer:
+    with foreign_transaction(config, topic, ("other", "x"), partition=partition) as producer:
         pipeline.publish(["b"])
         pipeline.run("r2")
         history.refresh()
-        assert [one.run_id for one in history.pipelines[pipeline.spec.pipeline].runs.values()] == ["r1"]
-        assert history.reader.behind == {where}
+        assert [r.run_id for r in history.pipelines[pipeline.spec.pipeline].runs.values()] == ["r1"]
+        assert history.reader.behind == {partition}
         producer.abort_transaction(30)
     refreshed(history, lambda: not history.reader.behind)
-    assert [one.run_id for one in history.pipelines[pipeline.spec.pipeline].runs.values()] == ["r1", "r2"]
+    assert [r.run_id for r in history.pipelines[pipeline.spec.pipeline].runs.values()] == ["r1", "r2"]
 
 
 @pytest.mark.parametrize("within", [True, False])
@@ -104,16 +104,16 @@ def test_what_no_run_wrote_is_not_believed(pipeline, opened, within):
     history.refresh()
     forged = replace(real, run_key=keys.cursor_run_key(real.pipeline, "forged"), run_id="forged")
     message = (keys.run_record_key(forged.run_key), forged.to_json())
-    where, topic = placed(pipeline, history), pipeline.spec.ledger.topic
+    partition, topic = placed(pipeline, history), pipeline.spec.ledger.topic
     if within:
-        with foreign_transaction(pipeline.spec.kafka, topic, message, partition=where) as producer:
+        with foreign_transaction(pipeline.spec.kafka, topic, message, partition=partition) as producer:
             producer.commit_transaction(30)
     else:
         plain = Producer(pipeline.spec.kafka)
-        plain.produce(topic, key=message[0], value=message[1], partition=where)
+        plain.produce(topic, key=message[0], value=message[1], partition=partition)
         assert plain.flush(30) == 0
     refreshed(history, lambda: history.reader.ignored)
-    assert [one.run_id for one in history.pipelines[real.pipeline].runs.values()] == ["r1"]
+    assert [record.run_id for record in history.pipelines[real.pipeline].runs.values()] == ["r1"]
     assert list(history.reader.ignored) == [message[0]]
 
 
@@ -147,10 +147,10 @@ def test_of_more_runs_than_are_kept_the_ranges_stay(pipeline, opened):
         pipeline.run(f"r{number}")
     history = opened(runs_kept=2)
     history.refresh()
-    found = history.pipelines[pipeline.spec.pipeline]
-    assert [one.run_id for one in found.runs.values()] == ["r2", "r3"]
+    kept = history.pipelines[pipeline.spec.pipeline]
+    assert [run.run_id for run in kept.runs.values()] == ["r2", "r3"]
     tiled = f"4 runs tile offsets [0, 4) of {pipeline.source}-0 without"
-    assert history.coverage(found).sentence.startswith(tiled)
+    assert history.coverage(kept).sentence.startswith(tiled)
     oldest = keys.cursor_run_key(pipeline.spec.pipeline, "r0")
     record = history.record(pipeline.spec.pipeline, oldest)
     assert record is not None
@@ -165,14 +165,14 @@ def test_a_gap_in_the_ledger_is_seen(pipeline, opened):
         pipeline.run(f"r{number}")
     history = opened()
     history.refresh()
-    gone = keys.run_record_key(keys.cursor_run_key(pipeline.spec.pipeline, "r1"))
-    where = placed(pipeline, history)
+    key = keys.run_record_key(keys.cursor_run_key(pipeline.spec.pipeline, "r1"))
+    partition = placed(pipeline, history)
     with foreign_transaction(
-        pipeline.spec.kafka, pipeline.spec.ledger.topic, (gone, None), partition=where
-    ) as one:
-        one.commit_transaction(30)
+        pipeline.spec.kafka, pipeline.spec.ledger.topic, (key, None), partition=partition
+    ) as producer:
+        producer.commit_transaction(30)
     refreshed(history, lambda: len(history.pipelines[pipeline.spec.pipeline].runs) == 2)
-    found = history.coverage(history.pipelines[pipeline.spec.pipeline])
-    assert found.sentence == (
+    coverage = history.coverage(history.pipelines[pipeline.spec.pipeline])
+    assert coverage.sentence == (
         f"1 gap in what 2 runs read: offset 1 of {pipeline.source}-0 was read by no run"
     )

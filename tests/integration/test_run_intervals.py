@@ -283,7 +283,7 @@ def test_a_delta_schedule_that_is_triggered_reads_what_its_scheduled_runs_read(t
         ranges = ranges_of(schedule, run_id=run_id, run_type=kind, **ends)
         timed.run(run_id, ranges=ranges)
     assert Counter(timed.output()) == {"p0m6": 1, "p0m11": 2}
-    (warning,) = (one.getMessage() for one in caplog.records if "are read twice" in one.getMessage())
+    (warning,) = (record.getMessage() for record in caplog.records if "are read twice" in record.getMessage())
     assert "'manual__12' was triggered and reads [2026-01-05T00:07:00" in warning
     spec = timed.spec
     with RunHistory(Deployment(spec.kafka, spec.ledger, spec.prefix)) as history:
@@ -391,19 +391,19 @@ def test_given_ranges_that_advance_read_an_added_partition_from_its_beginning(ti
 
 
 @pytest.mark.parametrize(
-    ("end", "partition", "error", "said"),
+    ("end", "partition", "error", "message"),
     [(99, 0, OffsetsOutOfRange, "ends at 99, the log at 4:"), (1, 9, UnknownTopic, "do not have")],
 )
-def test_given_ranges_that_do_not_exist_are_refused(timed, end, partition, error, said):
+def test_given_ranges_that_do_not_exist_are_refused(timed, end, partition, error, message):
     """Beyond the log, or in a partition the topic does not have."""
-    with pytest.raises(error, match=said):
+    with pytest.raises(error, match=message):
         timed.run(ranges=Explicit((OffsetRange(timed.source, partition, 0, end),)))
 
 
 def test_deleted_records_of_an_interval_are_a_loss(timed):
     """Retention deleted the head of a pinned interval: an error, not a smaller result."""
     timed.run("i", ranges=between(5, 10))
-    where = ClientPartition(timed.source, 0, 3)
-    timed.kafka.admin().delete_records([where])[where].result()
+    tp = ClientPartition(timed.source, 0, 3)
+    timed.kafka.admin().delete_records([tp])[tp].result()
     with pytest.raises(OffsetsOutOfRange, match="were deleted"):
         timed.run("i", ranges=between(5, 10), clear_number=1, on_committed="reprocess")

@@ -68,7 +68,7 @@ def full(pipeline):
     return pipeline
 
 
-def made(spec, *, at=None, session=Session, on_state=None):
+def make_run(spec, *, at=None, session=Session, on_state=None):
     """Return a run that kills itself on entering a state, like a signal handler in its thread."""
 
     def entered(state):
@@ -91,20 +91,20 @@ def ends_without_a_commit(pipeline, run, spec=None):
 @pytest.mark.parametrize("state", ON_THE_WAY)
 def test_a_kill_at_any_state_ends_the_run(full, state):
     """The next try does the work."""
-    ends_without_a_commit(full, made(full.spec, at=state))
+    ends_without_a_commit(full, make_run(full.spec, at=state))
     assert full.run(try_number=2).records_written == COUNT
 
 
 @pytest.mark.parametrize("state", EMPTY)
 def test_a_kill_ends_a_run_with_nothing_to_read(pipeline, state):
     """It has no session to cancel and no output, but a record and offsets."""
-    ends_without_a_commit(pipeline, made(pipeline.spec, at=state))
+    ends_without_a_commit(pipeline, make_run(pipeline.spec, at=state))
 
 
 def test_a_kill_before_it_begins_ends_the_run(full):
     """A signal may arrive before the first request."""
     create_ledger(full.spec.deployment)
-    run = made(full.spec)
+    run = make_run(full.spec)
     run.kill()
     ends_without_a_commit(full, run)
 
@@ -125,7 +125,7 @@ def test_a_kill_while_the_session_is_made_ends_the_run(full):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("airflow_eos.spark.data_plane.SparkDataPlane", Sealing)
-        run = made(full.spec, session=session)
+        run = make_run(full.spec, session=session)
         ends_without_a_commit(full, run)
     assert sealed == []
 
@@ -145,7 +145,7 @@ def test_a_kill_reaches_a_session_that_is_made_meanwhile(full, monkeypatch):
             return super().seal(plan, writer)
 
     monkeypatch.setattr("airflow_eos.spark.data_plane.SparkDataPlane", Using)
-    run = made(full.spec, session=session)
+    run = make_run(full.spec, session=session)
     thread, ended = in_a_thread(run)
     assert begun.wait(60)
     run.kill()
@@ -158,13 +158,13 @@ def test_a_kill_reaches_a_session_that_is_made_meanwhile(full, monkeypatch):
 
 def test_a_kill_while_the_ledger_is_looked_at_ends_the_run(full, monkeypatch):
     """After the connections are open, before the first state."""
-    theirs = ControlPlane.collaborators
-    run = made(full.spec)
+    original = ControlPlane.collaborators
+    run = make_run(full.spec)
 
     def killed(control, data):
-        found = theirs(control, data)
+        collaborators = original(control, data)
         run.kill()
-        return found
+        return collaborators
 
     monkeypatch.setattr(ControlPlane, "collaborators", killed)
     ends_without_a_commit(full, run)
@@ -183,7 +183,7 @@ def test_a_kill_while_a_boundary_is_pinned_ends_the_run(full, monkeypatch):
         return pin(self, transactional_id, *arguments, **more)
 
     monkeypatch.setattr(Pins, "pin", killed)
-    run = made(spec)
+    run = make_run(spec)
     ends_without_a_commit(full, run, spec)
 
 
@@ -191,7 +191,9 @@ def test_a_kill_between_two_rounds_takes_no_other_epoch(full):
     """The committed rounds stay; the next try continues after them."""
     spec = replace(full.spec, ranges=Cursor(max_records=8, until_caught_up=True))
     fenced = []
-    run = made(spec, at=State.COMMITTED, on_state=lambda s: fenced.append(s) if s is State.FENCED else None)
+    run = make_run(
+        spec, at=State.COMMITTED, on_state=lambda s: fenced.append(s) if s is State.FENCED else None
+    )
     with pytest.raises(RunFailed, match="killed"):
         run.execute()
     assert len(fenced) == 1
@@ -215,7 +217,7 @@ def test_a_kill_that_overtakes_a_commit_wins(full, monkeypatch):
         return commit(self)
 
     monkeypatch.setattr(KafkaSession, "commit", held)
-    run = made(full.spec)
+    run = make_run(full.spec)
     thread, ended = in_a_thread(run)
     assert on_its_way.wait(60)
     run.kill()
@@ -238,7 +240,7 @@ def test_a_kill_that_comes_behind_a_commit_changes_nothing(full, monkeypatch):
             assert go.wait(60)
 
     monkeypatch.setattr(KafkaSession, "commit", held)
-    run = made(full.spec)
+    run = make_run(full.spec)
     thread, ended = in_a_thread(run)
     assert sent.wait(60)
     run.kill()
@@ -272,7 +274,7 @@ def test_a_kill_waits_for_a_commit_it_cannot_ask_about_and_no_longer(full, monke
 
     monkeypatch.setattr(KafkaSession, "commit", held)
     monkeypatch.setattr(Kill, "await_commit", awaited)
-    run = made(full.spec)
+    run = make_run(full.spec)
     thread, _ = in_a_thread(run)
     assert on_its_way.wait(60)
     with pytest.MonkeyPatch.context() as patch:

@@ -33,9 +33,9 @@ class Unread(LocalDataPlane):
 
 @pytest.fixture
 def pipeline(embedded_kafka):
-    found = Pipeline(embedded_kafka)
-    found.publish([f"v{i}" for i in range(COUNT)])
-    return found
+    filled = Pipeline(embedded_kafka)
+    filled.publish([f"v{i}" for i in range(COUNT)])
+    return filled
 
 
 def delete(pipeline, topic):

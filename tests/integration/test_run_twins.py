@@ -17,9 +17,9 @@ from tests.support.local_runs import LocalDataPlane, Paused, Pipeline
 
 @pytest.fixture
 def pipeline(embedded_kafka):
-    found = Pipeline(embedded_kafka)
-    found.publish([f"v{i}" for i in range(20)])
-    return found
+    filled = Pipeline(embedded_kafka)
+    filled.publish([f"v{i}" for i in range(20)])
+    return filled
 
 
 PATIENT = 60.0
@@ -177,8 +177,8 @@ def test_executors_of_a_fenced_attempt_cannot_write_any_more(pipeline):
     sealed = LocalDataPlane(pipeline.spec).seal(type("Plan", (), {"ranges": record.ranges}))
     assert sealed.batches.keys() == {TopicPartition(pipeline.sink, p) for p in (0, 1)}
     with BrokerConnections(pipeline.spec.kafka) as connections:
-        for where, batches in sealed.batches.items():
+        for tp, batches in sealed.batches.items():
             with pytest.raises(ProducerFenced):
-                send_partitions(connections, old, {where: batches}, timeout=30)
+                send_partitions(connections, old, {tp: batches}, timeout=30)
     zombie.resume()
     assert len(pipeline.output()) == 20

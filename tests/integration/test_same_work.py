@@ -31,9 +31,9 @@ ROUNDS = Cursor(max_records=1, until_caught_up=True)
 
 @pytest.fixture
 def pipeline(embedded_kafka):
-    made = Pipeline(embedded_kafka)
-    made.publish(["a", "b", "c"])
-    return made
+    filled = Pipeline(embedded_kafka)
+    filled.publish(["a", "b", "c"])
+    return filled
 
 
 @pytest.fixture
@@ -89,9 +89,9 @@ def test_another_sink_is_refused(pipeline, other, mode, on_committed, clear_numb
     """Success with an empty sink would be false."""
     ranges = MODES[mode]
     pipeline.run(ranges=ranges)
-    asked = {"sink_topic": other, "clear_number": clear_number, "on_committed": on_committed}
+    changes = {"sink_topic": other, "clear_number": clear_number, "on_committed": on_committed}
     with pytest.raises(DifferentWork, match=f"sink topic: recorded '{pipeline.sink}', asked '{other}'"):
-        pipeline.run(ranges=ranges, **asked)
+        pipeline.run(ranges=ranges, **changes)
     assert held(pipeline, other) == []
     assert pipeline.run(ranges=ranges, clear_number=clear_number).found
 
@@ -331,8 +331,8 @@ def older(monkeypatch):
     record = CommitEntry.record
 
     def without(self, *arguments):
-        made = record(self, *arguments)
-        return replace(made, details={k: v for k, v in made.details.items() if k != "work"})
+        described = record(self, *arguments)
+        return replace(described, details={k: v for k, v in described.details.items() if k != "work"})
 
     monkeypatch.setattr(CommitEntry, "record", without)
 

@@ -59,7 +59,7 @@ def foreign_transaction(
         wait_for_markers(pipeline.kafka.client_config(), [TopicPartition(pipeline.source, partition)])
 
 
-def asked(pipeline: Pipeline, **limits: Any) -> tuple[int, Any]:
+def status_of(pipeline: Pipeline, **limits: Any) -> tuple[int, Any]:
     """Return exit code and findings of `airflow eos status` for the pipeline's group."""
     options = Namespace(
         **{
@@ -97,13 +97,13 @@ def test_a_cursor_says_what_waits_behind_an_open_transaction(pipeline, caplog, s
 
         left = unread(spec.kafka, spec.group_id, spec.source_topics, ledger=spec.ledger)
         assert (left.offsets, left.offsets_to_end) == (0, 5)
-        code, outcome = asked(pipeline)
+        code, outcome = status_of(pipeline)
         cursor = outcome.data["cursors"][spec.group_id]
         assert (code, cursor["lag"], cursor["lag_to_end"]) == (0, 0, 5)
         (waiting,) = cursor["waiting"]
         assert (waiting["start"], waiting["end"], waiting["transactional_id"]) == (2, 7, name)
-        assert asked(pipeline, max_lag=4)[0] == asked(pipeline, max_open=0)[0] == 3
-        assert asked(pipeline, max_lag=5)[0] == asked(pipeline, max_open=600)[0] == 0
+        assert status_of(pipeline, max_lag=4)[0] == status_of(pipeline, max_open=0)[0] == 3
+        assert status_of(pipeline, max_lag=5)[0] == status_of(pipeline, max_open=600)[0] == 0
         state = deployment_status(spec.deployment, groups=[spec.group_id])
         assert ("eos.group.undecided", 5, {"group": spec.group_id}) in gauges(state, spec.prefix)
 
@@ -115,7 +115,7 @@ def test_a_cursor_says_what_waits_behind_an_open_transaction(pipeline, caplog, s
         assert note in checks[f"end of topic {pipeline.source}"].found
     summary = pipeline.run("r2").summary()
     assert (summary["records_read"], summary["undecided"], summary["notes"]) == (5, 0, [])
-    assert asked(pipeline, max_lag=0, max_open=0)[0] == 0
+    assert status_of(pipeline, max_lag=0, max_open=0)[0] == 0
     checks = {check.name: check for check in examine(options)}
     assert checks[f"end of topic {pipeline.source}"].status == "ok"
 
@@ -192,11 +192,11 @@ def test_a_mapped_cursor_says_that_its_topic_grew(pipeline, caplog):
         "partition 1, 2: expand source_partition over all of them"
     )
     assert note in caplog.text
-    cursor = asked(pipeline)[1].data["cursors"][pipeline.spec.group_id]
+    cursor = status_of(pipeline)[1].data["cursors"][pipeline.spec.group_id]
     assert cursor["not_mapped"] == [f"{pipeline.source}-1", f"{pipeline.source}-2"]
     assert mapped("r3", 1).records_read == 1
     (note,) = mapped("r3", 0).details["notes"]
     assert "no mapped task has read partition 2:" in note
     mapped("r3", 2)
     assert mapped("r4", 0).details["notes"] == []
-    assert "not_mapped" not in asked(pipeline)[1].data["cursors"][pipeline.spec.group_id]
+    assert "not_mapped" not in status_of(pipeline)[1].data["cursors"][pipeline.spec.group_id]

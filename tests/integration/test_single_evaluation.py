@@ -228,16 +228,16 @@ def test_a_filled_cache_that_loses_an_executor_leaves_one_evaluation(experiment)
 @pytest.mark.chaos
 @CLASSIC_ONLY
 @pytest.mark.parametrize(
-    ("where", "check", "nothing"),
+    ("owner", "check", "nothing"),
     [
         # A cluster manager may take seconds to report a lost executor.
         (single_evaluation.StatusStoreEvidence, "_lost_executors", set()),
         (single_evaluation.CachedBlocks, "computed_twice", None),
     ],
 )
-def test_each_of_both_checks_of_a_cache_tells_of_the_loss(experiment, monkeypatch, where, check, nothing):
+def test_each_of_both_checks_of_a_cache_tells_of_the_loss(experiment, monkeypatch, owner, check, nothing):
     """Moved blocks, or a lost executor that held some: each check alone is enough."""
-    monkeypatch.setattr(where, check, lambda *_: nothing)
+    monkeypatch.setattr(owner, check, lambda *_: nothing)
     run = experiment(half_of_a_filled_cache_in_one_task)
     run.run_and_kill()
     assert run.surplus() == EXACT

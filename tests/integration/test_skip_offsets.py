@@ -24,14 +24,14 @@ MINUTE = int(DAY.timestamp() * 1000) + 60_000
 @pytest.fixture
 def pipeline(embedded_kafka: EmbeddedKafka) -> Pipeline:
     """Ten records, one batch that decompresses to more than is allowed, ten records, one of the next day."""
-    made = Pipeline(embedded_kafka, partitions=1)
-    made.publish([f"a{n}" for n in range(10)], timestamp=MINUTE)
-    packed = Producer({**made.spec.kafka, "compression.type": "gzip"})
-    packed.produce(made.source, value=bytes(200_000), timestamp=MINUTE)
+    filled = Pipeline(embedded_kafka, partitions=1)
+    filled.publish([f"a{n}" for n in range(10)], timestamp=MINUTE)
+    packed = Producer({**filled.spec.kafka, "compression.type": "gzip"})
+    packed.produce(filled.source, value=bytes(200_000), timestamp=MINUTE)
     assert packed.flush(30) == 0
-    made.publish([f"b{n}" for n in range(10)], timestamp=MINUTE)
-    made.publish(["later"], timestamp=MINUTE + 86_400_000)
-    return made
+    filled.publish([f"b{n}" for n in range(10)], timestamp=MINUTE)
+    filled.publish(["later"], timestamp=MINUTE + 86_400_000)
+    return filled
 
 
 def copy(df):
@@ -53,7 +53,7 @@ def test_a_poison_batch_is_skipped_as_its_error_says(spark, pipeline, mode):
     assert pipeline.output() == []
     named = re.search(r"skip_offsets=(\[\[.*?\]\])", str(raised.value))
     assert named is not None, raised.value
-    (skip,) = [OffsetRange.from_list(one) for one in json.loads(named[1])]
+    (skip,) = [OffsetRange.from_list(fields) for fields in json.loads(named[1])]
     assert skip == OffsetRange(pipeline.source, 0, 10, 11)
 
     skipping = pipeline.changed("r1", kafka=bounded, ranges=ranges, skip_offsets=(skip,))
@@ -99,26 +99,26 @@ def test_offsets_of_another_topic_are_refused(pipeline):
 
 def test_a_poison_batch_behind_transactions_hides_no_boundary(spark, embedded_kafka):
     """Brokers return a marker for the end of the hour, and the log is read from there on."""
-    made, hour = Pipeline(embedded_kafka, partitions=1), dt.timedelta(hours=1)
-    loader = Producer({**made.spec.kafka, "transactional.id": made.source})
+    pipeline, hour = Pipeline(embedded_kafka, partitions=1), dt.timedelta(hours=1)
+    loader = Producer({**pipeline.spec.kafka, "transactional.id": pipeline.source})
     loader.init_transactions()
     loader.begin_transaction()
     for number in range(5):
-        loader.produce(made.source, value=f"a{number}", timestamp=MINUTE)
+        loader.produce(pipeline.source, value=f"a{number}", timestamp=MINUTE)
     loader.commit_transaction()
-    wait_for_markers(made.spec.kafka, [TopicPartition(made.source, 0)])
-    packed = Producer({**made.spec.kafka, "compression.type": "gzip"})
-    packed.produce(made.source, value=bytes(200_000), timestamp=MINUTE + 3_600_000)
+    wait_for_markers(pipeline.spec.kafka, [TopicPartition(pipeline.source, 0)])
+    packed = Producer({**pipeline.spec.kafka, "compression.type": "gzip"})
+    packed.produce(pipeline.source, value=bytes(200_000), timestamp=MINUTE + 3_600_000)
     assert packed.flush(30) == 0
-    made.publish([f"b{number}" for number in range(3)], timestamp=MINUTE + 3_600_000)
-    made.publish(["later"], timestamp=MINUTE + 86_400_000)
-    bounded = {**made.spec.kafka, "eos.max.batch.bytes": 100_000}
+    pipeline.publish([f"b{number}" for number in range(3)], timestamp=MINUTE + 3_600_000)
+    pipeline.publish(["later"], timestamp=MINUTE + 86_400_000)
+    bounded = {**pipeline.spec.kafka, "eos.max.batch.bytes": 100_000}
 
-    first = made.changed("r1", kafka=bounded, ranges=Interval(DAY, DAY + hour))
+    first = pipeline.changed("r1", kafka=bounded, ranges=Interval(DAY, DAY + hour))
     assert RunAttempt(spark, first, copy).execute().records_read == 5
-    second = made.changed("r2", kafka=bounded, ranges=Interval(DAY + hour, DAY + 2 * hour))
+    second = pipeline.changed("r2", kafka=bounded, ranges=Interval(DAY + hour, DAY + 2 * hour))
     with pytest.raises(CorruptBatch, match=r"skip_offsets=\[\[.*, 0, 6, 7\]\]"):
         RunAttempt(spark, second, copy).execute()
-    skipping = replace(second, skip_offsets=(OffsetRange(made.source, 0, 6, 7),))
+    skipping = replace(second, skip_offsets=(OffsetRange(pipeline.source, 0, 6, 7),))
     assert RunAttempt(spark, skipping, copy).execute().records_read == 3
-    assert made.output() == [f"a{number}" for number in range(5)] + [f"b{number}" for number in range(3)]
+    assert pipeline.output() == [f"a{number}" for number in range(5)] + [f"b{number}" for number in range(3)]

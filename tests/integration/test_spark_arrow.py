@@ -143,8 +143,8 @@ def test_pandas_works_inside(broker, spark):
         return frame[["key", "value", "timestamp"]]
 
     run(broker, spark, broker.spec(source, sink), process)
-    found = [(r.value, r.timestamp) for r in committed(broker, sink)]
-    assert found == [(b"%d" % (2 * i), START + i) for i in range(100)]
+    rows = [(r.value, r.timestamp) for r in committed(broker, sink)]
+    assert rows == [(b"%d" % (2 * i), START + i) for i in range(100)]
     assert pd.__version__
 
 

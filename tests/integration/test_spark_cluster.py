@@ -44,8 +44,8 @@ WITHOUT_EARLY_COPIES = pytest.mark.parametrize(
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
     """A master with two workers of one core each: its URL, and the folder of all their logs."""
-    with SparkCluster(home=tmp_path_factory.mktemp("spark")) as found:
-        yield found.master, found.home
+    with SparkCluster(home=tmp_path_factory.mktemp("spark")) as standalone:
+        yield standalone.master, standalone.home
 
 
 @pytest.fixture
@@ -106,41 +106,41 @@ def executors(spark):
     """Return the process ids of both executors' JVMs, once both have started, as their workers see them."""
 
     def parents(batches):
-        import os as there
         import time as clock
+        from os import getppid
 
         import pyarrow as pa
 
         for _ in batches:
             pass
         clock.sleep(0.3)  # so that both executors get tasks
-        with open(f"/proc/{there.getppid()}/stat") as file:  # noqa: PTH123 - runs on executors
+        with open(f"/proc/{getppid()}/stat") as file:  # noqa: PTH123 - runs on executors
             jvm = int(file.read().rpartition(")")[2].split()[1])
         yield pa.RecordBatch.from_pydict({"pid": [jvm]})
 
-    found = set()
+    pids = set()
     wait_until(
         lambda: (
-            found.update(
+            pids.update(
                 r.pid for r in spark.range(100).repartition(4).mapInArrow(parents, "pid bigint").collect()
             )
-            or len(found) == 2
+            or len(pids) == 2
         )
     )
-    return sorted(found)
+    return sorted(pids)
 
 
 def kill(spark, *pids):
     """Kill executors and wait until the driver knows of each; others may have replaced them."""
     tracker = spark.sparkContext._jsc.sc().statusTracker()
 
-    def known():
-        return {(found.host(), found.port()) for found in tracker.getExecutorInfos()}
+    def executor_addresses():
+        return {(executor.host(), executor.port()) for executor in tracker.getExecutorInfos()}
 
-    before = known()
+    before = executor_addresses()
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: len(before - known()) == len(pids))
+    wait_until(lambda: len(before - executor_addresses()) == len(pids))
 
 
 def test_code_reaches_executors_and_credentials_are_in_no_log(spark, broker, tmp_path, cluster):
@@ -195,7 +195,7 @@ def test_a_submitted_run_leaves_no_credential_on_the_cluster(broker, tmp_path, c
     output = log.read_text(errors="replace")
     assert driver.returncode == 0, output[-3000:]
     assert count_records(broker.config, sink) == 1000
-    assert all(one.headers for one in read_topic(broker.config, ledger.topic)), "they are signed"
+    assert all(record.headers for record in read_topic(broker.config, ledger.topic)), "they are signed"
     assert not seen
     assert not list(holding(SECRET, cluster[1], tmp_path / "events"))
     assert SECRET not in output
@@ -213,8 +213,8 @@ def holding(text, *folders):
                 continue
 
 
-@pytest.mark.parametrize("where", ["in the transform", "in the shuffle"])
-def test_an_executor_lost_in_the_middle_of_sealing_costs_only_time(spark, broker, tmp_path, where):
+@pytest.mark.parametrize("step", ["in the transform", "in the shuffle"])
+def test_an_executor_lost_in_the_middle_of_sealing_costs_only_time(spark, broker, tmp_path, step):
     """Spark runs its tasks again; a shuffle that lost files is sealed again. Attempts are never mixed."""
     source, sink = broker.numbered("src", 4, 2000), broker.topic("out", 4)
     begun, go = tmp_path / "begun", tmp_path / "go"
@@ -222,16 +222,16 @@ def test_an_executor_lost_in_the_middle_of_sealing_costs_only_time(spark, broker
     folder, sign = str(begun), str(go)
 
     def slow(batches):
-        import os as there
         import pathlib
         import time as clock
+        from os import getppid
 
         import pyarrow as pa
         from pyspark import TaskContext
 
         context = TaskContext.get()
         attempt = f"{context.partitionId()}-{context.taskAttemptId()}"
-        jvm = pathlib.Path(f"/proc/{there.getppid()}/stat").read_text().rpartition(")")[2].split()[1]
+        jvm = pathlib.Path(f"/proc/{getppid()}/stat").read_text().rpartition(")")[2].split()[1]
         (pathlib.Path(folder) / f"{jvm}-{attempt}").touch()
         while not pathlib.Path(sign).exists():
             clock.sleep(0.05)
@@ -243,7 +243,7 @@ def test_an_executor_lost_in_the_middle_of_sealing_costs_only_time(spark, broker
     def process(df):
         rows = df.select("key", "value")
         # What is slow then reads the shuffle files of the executor that dies.
-        rows = rows.repartition(4) if where == "in the shuffle" else rows
+        rows = rows.repartition(4) if step == "in the shuffle" else rows
         return rows.mapInArrow(slow, "key binary, value binary")
 
     plane = SparkDataPlane(spark, broker.spec(source, sink), process)
@@ -261,12 +261,12 @@ def test_an_executor_lost_in_the_middle_of_sealing_costs_only_time(spark, broker
     assert sealed[0].manifest.records == 8000
     with broker.transaction(sealed[0].manifest.partitions) as identity:
         plane.send(sealed[0], identity, 120)
-    found = read_topic(broker.bootstrap, sink)
-    assert Counter(r.value for r in found) == EXPECTED
+    records = read_topic(broker.bootstrap, sink)
+    assert Counter(r.value for r in records) == EXPECTED
     tried, sent = {}, {}
     for _, task, number in (path.name.split("-") for path in begun.iterdir()):
         tried.setdefault(task, set()).add(int(number))
-    for task, number in (record.key.decode().split("-") for record in found):
+    for task, number in (record.key.decode().split("-") for record in records):
         sent.setdefault(task, set()).add(int(number))
     assert sorted(sent) == ["0", "1", "2", "3"]
     assert all(len(numbers) == 1 for numbers in sent.values())
@@ -299,9 +299,9 @@ def test_a_seal_task_that_fails_once_is_run_again(spark, broker):
     sealed = plane.seal(broker.plan(source))
     with broker.transaction(sealed.manifest.partitions) as identity:
         plane.send(sealed, identity, 120)
-    found = read_topic(broker.bootstrap, sink)
-    assert Counter(r.value for r in found) == EXPECTED
-    attempts = attempts_by_source_partition(found)
+    records = read_topic(broker.bootstrap, sink)
+    assert Counter(r.value for r in records) == EXPECTED
+    attempts = attempts_by_source_partition(records)
     assert all(len(numbers) == 1 for numbers in attempts.values())
     assert {b"1"} in attempts.values()
 
@@ -388,15 +388,15 @@ def slow_send(folder, seconds, *, only_task=None):
 
     class SlowSend(send_module.SendTask):
         def send(self, batches):
-            import os as there
             import pathlib
             import time as clock
+            from os import getppid
 
             from pyspark import TaskContext
 
             number = TaskContext.get().partitionId()
             if only_task in (None, number):
-                jvm = pathlib.Path(f"/proc/{there.getppid()}/stat").read_text().rpartition(")")[2].split()[1]
+                jvm = pathlib.Path(f"/proc/{getppid()}/stat").read_text().rpartition(")")[2].split()[1]
                 (pathlib.Path(folder) / f"{jvm}-{number}").touch()
                 clock.sleep(seconds)
             return send_module.SendTask.send(self, batches)
@@ -512,7 +512,7 @@ def test_a_run_whose_tasks_have_copies_side_by_side_is_exact(spark, broker, tmp_
     assert [len(list(attempts.iterdir())) for attempts in (seals, sends)] == [2, 2]
     states = [state for state, _ in record.trace]
     assert [states.count(state) for state in ("FENCED", "ABORTED", "COMMITTED")] == [1, 0, 1]
-    found = read_topic(broker.bootstrap, sink)
-    assert Counter(r.value for r in found) == EXPECTED
-    assert all(len(keys) == 1 for keys in attempts_by_source_partition(found).values())
+    records = read_topic(broker.bootstrap, sink)
+    assert Counter(r.value for r in records) == EXPECTED
+    assert all(len(keys) == 1 for keys in attempts_by_source_partition(records).values())
     assert count_records(broker.bootstrap, sink, "read_uncommitted") == 8000

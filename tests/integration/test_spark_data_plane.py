@@ -133,11 +133,11 @@ def test_rows_choose_topic_and_partition(broker, spark, fn):
         )
 
     manifest, _ = run(broker, spark, broker.spec(source, None), process)
-    found = {t: [r.value.decode().split(":")[1] for r in committed(broker, t)] for t in (even, odd, dead)}
+    written = {t: [r.value.decode().split(":")[1] for r in committed(broker, t)] for t in (even, odd, dead)}
     numbers = [str(i) for i in range(300)] * 2
-    assert Counter(found[dead]) == Counter(n for n in numbers if int(n) % 10 == 0)
-    assert Counter(found[even]) == Counter(n for n in numbers if int(n) % 2 == 0 and int(n) % 10)
-    assert Counter(found[odd]) == Counter(n for n in numbers if int(n) % 2)
+    assert Counter(written[dead]) == Counter(n for n in numbers if int(n) % 10 == 0)
+    assert Counter(written[even]) == Counter(n for n in numbers if int(n) % 2 == 0 and int(n) % 10)
+    assert Counter(written[odd]) == Counter(n for n in numbers if int(n) % 2)
     assert {r.partition for r in committed(broker, dead)} == {1}
     assert {t.topic for t in manifest.targets} == {even, odd, dead}
 
@@ -298,8 +298,8 @@ def test_rows_are_routed_to_the_partition_of_their_number(spark, fn):
     """With repartitionById and, for Spark 4.0, by hash keys."""
     rows = spark.range(1000).select((fn.col("id") % 7).cast("int").alias("owner"))
     for send in (route, route_by_hash):
-        found = send(rows, 7).select("owner", fn.spark_partition_id().alias("place")).distinct().collect()
-        assert sorted((r.owner, r.place) for r in found) == [(i, i) for i in range(7)]
+        placed = send(rows, 7).select("owner", fn.spark_partition_id().alias("place")).distinct().collect()
+        assert sorted((r.owner, r.place) for r in placed) == [(i, i) for i in range(7)]
 
 
 # -- counts -----------------------------------------------------------------------------------------------
@@ -616,10 +616,10 @@ def test_a_transform_that_fails_on_one_record_says_what_and_where(broker, spark,
         ProcessFailed, match=r"ValueError: cannot parse .*1:150.*test_spark_data_plane.py"
     ) as caught:
         seal(broker, spark, topics, lambda df: df.select(fn.udf(parse, "binary")("value").alias("value")))
-    said, source = str(caught.value), topics[0]
-    assert f"process failed at {source}-1, offset 150, nothing was written" in said
-    assert f'skip_offsets=[["{source}", 1, 150, 151]]' in said
-    assert "\n" not in said
+    text, source = str(caught.value), topics[0]
+    assert f"process failed at {source}-1, offset 150, nothing was written" in text
+    assert f'skip_offsets=[["{source}", 1, 150, 151]]' in text
+    assert "\n" not in text
     shown = "".join(traceback.format_exception(caught.value))
     assert "org.apache.spark" not in shown
     assert committed(broker, topics[1]) == []
@@ -861,10 +861,10 @@ def test_sealed_batches_are_on_disk_and_take_no_heap(broker, spark, topics):
     before = blocks()
     plane = SparkDataPlane(spark, broker.spec(*topics), lambda df: df)
     sealed = plane.seal(broker.plan(topics[0]))
-    made = {number: sizes for number, sizes in blocks().items() if number not in before}
+    added = {number: sizes for number, sizes in blocks().items() if number not in before}
     plane.release(sealed)
-    assert len(made) == 1
-    ((in_memory, on_disk),) = made.values()
+    assert len(added) == 1
+    ((in_memory, on_disk),) = added.values()
     assert (in_memory, on_disk > 0) == (0, True)
 
 
@@ -881,16 +881,16 @@ def test_released_blocks_are_gone_and_a_send_says_so(broker, spark, topics):
 def test_a_checkpoint_of_the_function_that_lost_blocks_is_made_again(broker, spark):
     """As if their executor had died: the error blames neither function nor record."""
     source, sink = broker.numbered("src", 2, 50), broker.topic("out", 2)
-    made = []
+    checkpoints = []
 
     def process(df):
-        made.append(df.select("key", "value").localCheckpoint())
-        if len(made) == 1:
-            free_checkpoint(made[0])
-        return made[-1]
+        checkpoints.append(df.select("key", "value").localCheckpoint())
+        if len(checkpoints) == 1:
+            free_checkpoint(checkpoints[0])
+        return checkpoints[-1]
 
     run(broker, spark, broker.spec(source, sink), process)
-    assert len(made) == 2
+    assert len(checkpoints) == 2
     assert count_records(broker.bootstrap, sink) == 100
 
 
@@ -997,9 +997,9 @@ def test_a_worker_lost_while_executors_are_asked_is_no_mismatch(spark, monkeypat
 @pytest.mark.skipif(CONNECT, reason="a server's Python is asked by a job")
 def test_a_local_session_says_without_a_job_what_the_job_says(spark, monkeypatch):
     """If it has its own Python files, which tasks would import first, the job checks versions."""
-    told, asked = preflight._local_reports(spark, probe.versions(our_modules())), preflight._ask(spark)
-    assert told is not None
-    assert [{**r, "executor": ""} for r in told] == [{**r, "executor": ""} for r in asked]
+    local, by_job = preflight._local_reports(spark, probe.versions(our_modules())), preflight._ask(spark)
+    assert local is not None
+    assert [{**r, "executor": ""} for r in local] == [{**r, "executor": ""} for r in by_job]
     spark.addArtifacts(__file__, pyfile=True)
     assert preflight._local_reports(spark, {}) is None
 
@@ -1045,17 +1045,17 @@ def test_long_stages_say_how_far_they_are(spark, caplog, fn, tmp_path):
     from airflow_eos.spark.stage_log import progress
 
     caplog.set_level(logging.INFO, "airflow_eos.spark.stage_log")
-    told, end = tmp_path / "told", time.time() + 120
+    logged, end = tmp_path / "told", time.time() + 120
 
     def note(record):
         if "of 4 tasks done" in record.getMessage():
-            told.touch()
+            logged.touch()
         return True
 
     @fn.udf("bigint")
     def slow(value):
         # The stage lasts until the log has a line on it.
-        while not told.exists() and time.time() < end:
+        while not logged.exists() and time.time() < end:
             time.sleep(0.05)
         return value
 

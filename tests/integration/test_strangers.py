@@ -113,8 +113,8 @@ def test_no_socket_and_no_file_of_a_task_is_for_others():
     with running_task() as (task, folder):
         listeners = listeners_of(task.pid)
         # Spark's RPC, its block manager and py4j; a Python daemon.
-        assert len([one for one in listeners if one.port is not None]) >= 3
-        assert [one for one in listeners if not one.is_loopback] == []
+        assert len([listener for listener in listeners if listener.port is not None]) >= 3
+        assert [listener for listener in listeners if not listener.is_loopback] == []
         assert ask_as_nobody(listeners, [folder], SECRET.encode()) == ({}, [])
         for pid in process_tree(task.pid):
             with suppress(OSError):  # the process has ended
@@ -130,16 +130,16 @@ def test_no_socket_and_no_file_of_a_task_is_for_others():
 )
 def test_no_socket_of_a_connect_server_is_for_others(kind, tmp_path):
     """After a job that left a broadcast and Python workers; Spark Connect reveals only that it is HTTP/2."""
-    ours = HostSparkServer(tmp_path / "server", "--master", "local[2]") if kind == "of a host" else None
-    with ours or SparkConnectServer() as server:
-        url = server.url if ours is None else ours.access.url
+    host = HostSparkServer(tmp_path / "server", "--master", "local[2]") if kind == "of a host" else None
+    with host or SparkConnectServer() as server:
+        url = server.url if host is None else host.access.url
         done = subprocess.run(
             [sys.executable, "-c", CLIENT, url, SECRET], stdout=subprocess.PIPE, text=True, check=True
         )
         assert done.stdout.split() == ["100"]
         listeners = listeners_of(server.pid)
-        assert len([one for one in listeners if one.port is not None]) >= 3
-        assert [one for one in listeners if not one.is_loopback] == []
+        assert len([listener for listener in listeners if listener.port is not None]) >= 3
+        assert [listener for listener in listeners if not listener.is_loopback] == []
         assert ask_as_nobody(listeners, [], SECRET.encode()) == ({}, [])
 
 
@@ -151,10 +151,10 @@ def test_what_an_author_turns_off_is_open():
     open_to_all = {**off, "spark.ui.enabled": "true", "spark.driver.bindAddress": "0.0.0.0"}
     with running_task(OPEN_FOLDERS, **open_to_all) as (task, folder):
         listeners = listeners_of(task.pid)
-        assert [one for one in listeners if not one.is_loopback]
+        assert [listener for listener in listeners if not listener.is_loopback]
         answers, files = ask_as_nobody(listeners, [folder], SECRET.encode())
-    told = " ".join(text for texts in answers.values() for text in texts)
-    assert "Spark's RPC answers without the secret" in told
-    assert "the block manager serves broadcast_" in told
-    assert "an answer to HTTP: b'HTTP/1.1 " in told
+    report = " ".join(text for texts in answers.values() for text in texts)
+    assert "Spark's RPC answers without the secret" in report
+    assert "the block manager serves broadcast_" in report
+    assert "an answer to HTTP: b'HTTP/1.1 " in report
     assert files or os.getuid() != 0

@@ -108,17 +108,17 @@ from tests.support.local_runs import LocalDataPlane
 signal.signal(signal.SIGTERM, signal.SIG_IGN)  # as a parent may have left it
 where, file = sys.argv[1:]
 
-def told(place):
+def stop_at(place):
     if place == where:
         os.kill(os.getpid(), signal.SIGTERM)
 
 def session():
-    told("session")
+    stop_at("session")
     return SimpleNamespace(stop=lambda: None)
 
 class Run(application.RunAttempt):
     def __init__(self, _spark, spec, process):
-        super().__init__(_spark, spec, process, on_state=lambda state: told(state.value))
+        super().__init__(_spark, spec, process, on_state=lambda state: stop_at(state.value))
         self._data = LocalDataPlane(spec)
         self._data.cancel = lambda *_: None
 
@@ -129,23 +129,21 @@ application.main(lambda df: df, [application.SPEC_OPTION, file])
 """
 
 
-@pytest.mark.parametrize(
-    "where", rest_in_chaos(4, ["session", "ASKED", "WRITTEN", "COMMITTED", *OTHER_STOPS])
-)
+@pytest.mark.parametrize("stop", rest_in_chaos(4, ["session", "ASKED", "WRITTEN", "COMMITTED", *OTHER_STOPS]))
 def test_application_told_to_stop_ends_and_commits_nothing_more(
-    pipeline: Pipeline, tmp_path: Path, where: str
+    pipeline: Pipeline, tmp_path: Path, stop: str
 ) -> None:
     """SIGTERM at any moment, also during the start of Spark."""
     file, script = tmp_path / "spec.json", tmp_path / "told.py"
     file.write_text(spec_to_json(pipeline.spec))
     script.write_text(TOLD_TO_STOP)
     done = subprocess.run(
-        [sys.executable, str(script), where, str(file)], check=False, timeout=60, stderr=subprocess.PIPE
+        [sys.executable, str(script), stop, str(file)], check=False, timeout=60, stderr=subprocess.PIPE
     )
     assert done.returncode == 128 + signal.SIGTERM, done.stderr.decode()
-    committed = where == "COMMITTED"
+    committed = stop == "COMMITTED"
     assert len(pipeline.output()) == (5 if committed else 0)
-    if where not in ("session", "ASKED"):
+    if stop not in ("session", "ASKED"):
         assert (find_committed(pipeline.spec) is not None) is committed
 
 

@@ -92,12 +92,12 @@ MODES = {
 
 @pytest.fixture
 def pipeline(embedded_kafka, tmp_path):
-    made = TablePipeline(embedded_kafka, tmp_path)
+    filled = TablePipeline(embedded_kafka, tmp_path)
     for partition, minutes in RECORDS.items():
         for minute in minutes:
             at = int((DAY + dt.timedelta(minutes=minute)).timestamp() * 1000)
-            made.publish([f"p{partition}m{minute}"], partition=partition, timestamp=at)
-    return made
+            filled.publish([f"p{partition}m{minute}"], partition=partition, timestamp=at)
+    return filled
 
 
 def die_at(state: State) -> Callable[[State], None]:

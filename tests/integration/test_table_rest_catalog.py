@@ -76,7 +76,7 @@ def test_java_reads_a_table_that_a_host_with_a_slow_clock_has_written(
     java.create_namespace_if_not_exists("registered")
     registered = java.register_table(f"registered.{pipeline.source}", pipeline.table.metadata_location)
     assert values_of(registered) == ["a", "r2", "r3"]
-    times = [one.timestamp_ms for one in registered.snapshots()]
+    times = [snapshot.timestamp_ms for snapshot in registered.snapshots()]
     assert times == sorted(set(times))
 
 
@@ -141,7 +141,9 @@ def test_a_catalog_that_stays_away_is_asked_by_the_next_try(pipeline, proxy, cat
     pipeline.run("r3")
     assert pipeline.values() == ["a", "b", "c"]
     appends = [
-        one for one in pipeline.table.snapshots() if "eos.barred" not in one.summary.additional_properties
+        snapshot
+        for snapshot in pipeline.table.snapshots()
+        if "eos.barred" not in snapshot.summary.additional_properties
     ]
     assert len(appends) == (2 if commit == "is done" else 1)
 

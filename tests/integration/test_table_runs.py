@@ -54,7 +54,7 @@ def committed(pipeline):
     consumer = Consumer({**pipeline.kafka.client_config(), "group.id": pipeline.spec.group_id})
     try:
         places = [TopicPartition(pipeline.source, partition) for partition in (0, 1)]
-        return [one.offset for one in consumer.committed(places, timeout=60)]
+        return [place.offset for place in consumer.committed(places, timeout=60)]
     finally:
         consumer.close()
 
@@ -140,7 +140,7 @@ def test_a_retry_adopts_what_the_table_has(pipeline):
     record = pipeline.run("r1", try_number=2, data=Refusing)
 
     assert record.details["table"]["snapshot"] == published
-    assert [(one.partition, one.start, one.end) for one in record.ranges] == [(0, 0, 2), (1, 0, 0)]
+    assert [(r.partition, r.start, r.end) for r in record.ranges] == [(0, 0, 2), (1, 0, 0)]
     assert committed(pipeline)[0] == 2
 
 
@@ -463,11 +463,11 @@ def test_what_is_open_is_not_read_again_by_another_group(pipeline):
     assert pipeline.values() == ["a"]
 
 
-def dismiss(pipeline, *, routing=None, asked=True, execute=True):
+def dismiss(pipeline, *, routing=None, check_table=True, execute=True):
     return dismiss_intent(
         pipeline.spec.deployment,
         keys.intent_key(keys.transactional_id(pipeline.spec)),
-        (lambda _: pipeline.spec.sink) if asked else None,
+        (lambda _: pipeline.spec.sink) if check_table else None,
         routing=routing or pipeline.spec.group_id,
         execute=execute,
     )
@@ -545,7 +545,7 @@ def test_a_table_that_cannot_be_written_is_there_and_can_tell(pipeline):
     arguments += ["--key", keys.intent_key(keys.transactional_id(pipeline.spec))]
     assert main(arguments) == 0
     with pytest.raises(ConfigurationError, match="no open INTENT"):
-        dismiss(pipeline, asked=False)
+        dismiss(pipeline, check_table=False)
 
 
 def test_rows_of_a_table_that_can_no_longer_be_written_are_adopted(pipeline):
@@ -573,7 +573,7 @@ def test_an_intent_of_a_table_that_can_no_longer_be_written_is_given_up_by_a_com
         pipeline.run("r1", try_number=2)
     with pytest.raises(UnknownTable, match=r"does not have the run's rows.*say --table-gone"):
         dismiss(pipeline)
-    assert dismiss(pipeline, asked=False).done
+    assert dismiss(pipeline, check_table=False).done
     topics = {"sink": None, "sink_topic": pipeline.sink, "data": LocalDataPlane}
     assert pipeline.run("r1", try_number=3, **topics).records_written == 1
 
@@ -618,7 +618,7 @@ def test_the_commands_know_what_a_dead_run_left_of_a_table(pipeline):
     spec = pipeline.spec
     names = ledger_names(spec.deployment)
     assert names.in_tables[spec.pipeline].details["table"] == record.details["table"]
-    (intent,) = (one for one in names.intents if one.pipeline == spec.pipeline)
+    (intent,) = (intent for intent in names.intents if intent.pipeline == spec.pipeline)
     assert (intent.table, intent.transactional_id) == ("iceberg:c/db.t", keys.transactional_id(spec))
 
     options = DoctorOptions(Deployment(spec.kafka, spec.ledger, spec.prefix), tables=[spec.sink])
@@ -629,7 +629,9 @@ def test_the_commands_know_what_a_dead_run_left_of_a_table(pipeline):
     assert f"of {intent.run_key}: 00000-0-" in left.found
 
     pipeline.run("r2", try_number=2)
-    assert not [one for one in ledger_names(spec.deployment).intents if one.pipeline == spec.pipeline]
+    assert not [
+        intent for intent in ledger_names(spec.deployment).intents if intent.pipeline == spec.pipeline
+    ]
 
 
 def test_the_ledger_keeps_no_intent_of_a_run_that_is_over(pipeline):

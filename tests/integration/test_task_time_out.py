@@ -87,7 +87,7 @@ def seal_until_it_is_interrupted(bootstrap, flag, make, large, answer):
 def test_a_task_time_out_ends_a_seal_that_hangs(broker, tmp_path, make, large):
     """Within seconds; it took as long as the job, which may hang for ever."""
     processes = multiprocessing.get_context("spawn")
-    ours, answer = processes.Pipe()
+    receiver, answer = processes.Pipe()
     process = processes.Process(
         target=seal_until_it_is_interrupted,
         args=(broker.bootstrap, str(tmp_path / "flag"), make, large, answer),
@@ -95,5 +95,5 @@ def test_a_task_time_out_ends_a_seal_that_hangs(broker, tmp_path, make, large):
     )
     process.start()
     process.join(HANG + PATIENCE)
-    assert ours.poll(), "the seal was not interrupted"
-    assert ours.recv() < HANG / 2
+    assert receiver.poll(), "the seal was not interrupted"
+    assert receiver.recv() < HANG / 2

@@ -44,8 +44,8 @@ def test_doctor_does_not_fence_a_run_of_the_group_doctor(
     pipeline = a_pipeline(embedded_kafka, group_id="doctor")
     pipeline.publish(["a", "b"])
     held = Paused(pipeline, state)
-    where = ["--bootstrap-servers", embedded_kafka.bootstrap_servers, "--ledger-topic", pipeline.ledger]
-    main(["doctor", *where, "--prefix", pipeline.spec.prefix, "--output", "json"])
+    flags = ["--bootstrap-servers", embedded_kafka.bootstrap_servers, "--ledger-topic", pipeline.ledger]
+    main(["doctor", *flags, "--prefix", pipeline.spec.prefix, "--output", "json"])
     checks = {check["name"]: check["status"] for check in json.loads(capsys.readouterr().out)["checks"]}
     assert checks["transactional id"] == "ok"
     finish_undisturbed(pipeline, held)

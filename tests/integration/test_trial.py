@@ -38,9 +38,9 @@ def test_the_decorated_example_runs_on_the_records_of_the_same_page(spark):
     """Its decorated task reads what getting-started publishes, and its sink exists."""
     page = (ROOT / "docs" / "getting-started.md").read_text()
     (source,) = re.findall(r"```python\n(from airflow\.sdk import dag, task\n.*?)```", page, re.DOTALL)
-    made: dict[str, Any] = {}
-    exec(source.replace("\nlarge_orders()\n", "\nmade = large_orders()\n"), made)
-    (operator,) = made["made"].tasks
+    namespace: dict[str, Any] = {}
+    exec(source.replace("\nlarge_orders()\n", "\nmade = large_orders()\n"), namespace)
+    (operator,) = namespace["made"].tasks
     (values,) = re.findall(r"order = (\{.*\})\n", page)
     records = [
         SourceRecord(json.dumps(eval(values, {"minute": minute})).encode(), key=str(minute).encode())
@@ -51,7 +51,7 @@ def test_the_decorated_example_runs_on_the_records_of_the_same_page(spark):
     assert (operator.topics, operator.sink_topic) == ([created[1]], created[2])
     process = operator.prepared_process({"dag": operator.dag})
     written = try_process(process, records, spark=spark, sink_topic=operator.sink_topic)
-    assert [json.loads(one.value)["price"] for one in written] == [*range(150, 200)] * 2
+    assert [json.loads(record.value)["price"] for record in written] == [*range(150, 200)] * 2
 
 
 def test_dry_run_reads_the_first_records_and_changes_nothing(spark, embedded_kafka):
@@ -79,7 +79,7 @@ def test_dry_run_reads_the_first_records_and_changes_nothing(spark, embedded_kaf
 
     for process, session, end in ((upper, spark, "!"), (same, None, "")):
         written = try_range(process, spec, spark=session, records=3)
-        assert [(one.topic, one.value) for one in written] == [
+        assert [(record.topic, record.value) for record in written] == [
             (pipeline.sink, f"{number}{end}".encode()) for number in range(3)
         ]
     assert state() == before

@@ -65,8 +65,8 @@ def publish(pipeline, value, moment):
 
 
 def delete_head(pipeline, offset):
-    where = ClientPartition(pipeline.source, 0, offset)
-    pipeline.kafka.admin().delete_records([where])[where].result()
+    tp = ClientPartition(pipeline.source, 0, offset)
+    pipeline.kafka.admin().delete_records([tp])[tp].result()
 
 
 def pinned(pipeline):
@@ -86,22 +86,22 @@ def test_an_interval_over_deleted_records_is_refused_and_nothing_is_pinned(timed
     delete_head(timed, offset)
     with pytest.raises(IntervalUnaccountable) as refusal:
         timed.run(ranges=between(0, 5))
-    said = str(refusal.value)
-    assert f"{timed.source}-0: the log starts at offset {offset}, " in said
-    assert left in said
-    assert "a topic of another name, or accept the loss with accept_deleted=True" in said
+    text = str(refusal.value)
+    assert f"{timed.source}-0: the log starts at offset {offset}, " in text
+    assert left in text
+    assert "a topic of another name, or accept the loss with accept_deleted=True" in text
     assert pinned(timed) == []
     assert timed.output() == []
 
 
 def test_a_head_that_is_deleted_while_a_boundary_is_looked_up_is_found_gone(timed, monkeypatch):
     """The log began at 0 at the first request: the answer to the next one belongs to another log."""
-    ask, asked = KafkaCluster.offsets_for_time, []
+    ask, requests = KafkaCluster.offsets_for_time, []
 
     def late(self, *about, **how):
-        if not asked:
+        if not requests:
             delete_head(timed, 2)
-        asked.append(about)
+        requests.append(about)
         return ask(self, *about, **how)
 
     monkeypatch.setattr(KafkaCluster, "offsets_for_time", late)
@@ -292,11 +292,11 @@ def publish_undated(pipeline, *timestamps):
 
     Byte by byte: librdkafka replaces such timestamps by the current time.
     """
-    where = TopicPartition(pipeline.source, 0)
+    tp = TopicPartition(pipeline.source, 0)
     values = [f"undated{number}" for number in range(len(timestamps))]
     with BrokerConnections(ClientConfig.of(pipeline.kafka.client_config())) as connections:
         for value, timestamp in zip(values, timestamps, strict=True):
-            append(connections, where, write([Record(0, timestamp, value.encode(), value.encode())]))
+            append(connections, tp, write([Record(0, timestamp, value.encode(), value.encode())]))
     return values
 
 
@@ -315,9 +315,9 @@ def test_records_without_a_timestamp_are_unaccountable_or_read_once(undated, hea
         delete_head(undated, head)
     with pytest.raises(IntervalUnaccountable) as refusal:
         undated.run(ranges=between(0, 5))
-    said = str(refusal.value)
-    assert f"{undated.source}-0: none of the records from offset {head} on has a timestamp" in said
-    assert "accept_deleted=True" in said
+    text = str(refusal.value)
+    assert f"{undated.source}-0: none of the records from offset {head} on has a timestamp" in text
+    assert "accept_deleted=True" in text
     assert (pinned(undated), undated.output()) == ([], [])
     accepted = undated.run("i0", ranges=between(0, 5, accept_deleted=True))
     assert [r.to_list() for r in accepted.ranges] == [[undated.source, 0, head, 3]]
@@ -350,9 +350,9 @@ def test_a_record_without_a_timestamp_beside_others_is_read_where_it_stands(time
 def test_a_partition_that_holds_markers_alone_is_idle(embedded_kafka):
     """Counter-test: an aborted transaction leaves a marker, whose timestamp is not that of a record."""
     pipeline = Pipeline(embedded_kafka, partitions=1)
-    where = TopicPartition(pipeline.source, 0)
+    tp = TopicPartition(pipeline.source, 0)
     with BrokerConnections(ClientConfig.of(pipeline.kafka.client_config())) as connections:
-        transaction(connections, where, ["aborted"], commit=False)
+        transaction(connections, tp, ["aborted"], commit=False)
     now = dt.datetime.now(dt.timezone.utc) + dt.timedelta(seconds=1)
     wait_until(lambda: dt.datetime.now(dt.timezone.utc) > now)
     assert pipeline.run(ranges=Interval(at(0), now, dt.timedelta(0))).records_read == 0
@@ -410,10 +410,10 @@ def test_a_record_of_the_far_future_is_refused_and_nothing_is_pinned(timed):
     publish(timed, "m21", at(21))
     with pytest.raises(IntervalUnaccountable) as refusal:
         timed.run(ranges=between(15, 20))
-    said = str(refusal.value)
-    assert f"{timed.source}-0 offset 4: 2100-01-01T00:00:00.000Z" in said
-    assert "by this host's clock. If that is right" in said  # or the records may be right
-    assert "message.timestamp.after.max.ms" in said
+    text = str(refusal.value)
+    assert f"{timed.source}-0 offset 4: 2100-01-01T00:00:00.000Z" in text
+    assert "by this host's clock. If that is right" in text  # or the records may be right
+    assert "message.timestamp.after.max.ms" in text
     assert pinned(timed) == ["2026-01-05T00:15:00.000Z"]  # its start is before an ordinary record
     # The remedies: read what is before it by offsets, then without it.
     timed.run("before", ranges=Explicit((OffsetRange(timed.source, 0, 3, 4),)))
@@ -499,10 +499,10 @@ def test_what_retention_takes_before_it_is_read_is_refused():
 
 
 def log_start(pipeline, topic):
-    (found,) = (
+    (future,) = (
         pipeline.kafka.admin().list_offsets({ClientPartition(topic, 0): OffsetSpec.earliest()}).values()
     )
-    return found.result(30).offset
+    return future.result(30).offset
 
 
 def test_output_that_stays_is_not_noted(embedded_kafka):

@@ -27,16 +27,16 @@ def compacted(kafka: EmbeddedKafka, data: Any, lost: str) -> tuple[Pipeline, Any
     pipeline = Pipeline(kafka, sink_config=COMPACTED_SOON, partitions=1)
     pipeline.publish([f"v{n}" for n in range(10)])
     record = pipeline.run("r1", data=data)
-    assert {one.outcome for one in verify_output(kafka.client_config(), record)} == {"ok"}
+    assert {finding.outcome for finding in verify_output(kafka.client_config(), record)} == {"ok"}
     producer = Producer({**kafka.client_config(), "linger.ms": 0})
 
-    def gone() -> bool:
+    def is_removed() -> bool:
         # The next record rolls a segment that is old enough; the active one is never cleaned.
         producer.produce(pipeline.sink, key=lost, value="later")
         assert producer.flush(30) == 0
-        return lost.encode() not in {one.value for one in read_topic(kafka.bootstrap_servers, pipeline.sink)}
+        return lost.encode() not in {r.value for r in read_topic(kafka.bootstrap_servers, pipeline.sink)}
 
-    wait_until(gone)
+    wait_until(is_removed)
     return pipeline, record
 
 
@@ -46,18 +46,18 @@ def test_what_compaction_has_taken_is_no_mismatch_unless_nothing_compacts(
 ) -> None:
     """One record of a batch, and a whole batch: readers of a compacted topic expect it."""
     pipeline, record = compacted(embedded_kafka, data, "v5")
-    (found,) = verify_output(embedded_kafka.client_config(), record)
-    assert (found.outcome, found.recorded, found.found) == ("compacted", 10, 9)
-    assert "1 record is gone: the topic is compacted" in found.detail
-    assert verified_counts([found.to_dict()]) == {"records": 9, "expired": 1}
+    (finding,) = verify_output(embedded_kafka.client_config(), record)
+    assert (finding.outcome, finding.recorded, finding.found) == ("compacted", 10, 9)
+    assert "1 record is gone: the topic is compacted" in finding.detail
+    assert verified_counts([finding.to_dict()]) == {"records": 9, "expired": 1}
 
     # The same log, but no cleaner that may have removed the record.
     change_topic_and_wait(embedded_kafka.admin(), pipeline.sink, {"cleanup.policy": "delete"})
-    (found,) = verify_output(embedded_kafka.client_config(), record)
-    assert (found.outcome, found.recorded, found.found) == ("mismatch", 10, 9)
-    assert "1 record is missing" in found.detail
-    left = Counter(one.value for one in read_topic(embedded_kafka.bootstrap_servers, pipeline.sink))
+    (finding,) = verify_output(embedded_kafka.client_config(), record)
+    assert (finding.outcome, finding.recorded, finding.found) == ("mismatch", 10, 9)
+    assert "1 record is missing" in finding.detail
+    left = Counter(message.value for message in read_topic(embedded_kafka.bootstrap_servers, pipeline.sink))
     assert [left[b"v%d" % n] for n in range(10)] == [n != 5 for n in range(10)]
     monkeypatch.setattr(verification, "topic_settings", lambda *_: {})
-    (found,) = verify_output(embedded_kafka.client_config(), record)
-    assert found.detail.endswith("whether the topic is compacted may not be read")
+    (finding,) = verify_output(embedded_kafka.client_config(), record)
+    assert finding.detail.endswith("whether the topic is compacted may not be read")

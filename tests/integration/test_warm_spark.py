@@ -71,9 +71,9 @@ def wait_for(condition, seconds=90):
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     """Run the command; clean up whatever a test did to it."""
-    found = HostSparkServer(tmp_path_factory.mktemp("warm") / "server", *OPTIONS)
-    with found:
-        yield found
+    host = HostSparkServer(tmp_path_factory.mktemp("warm") / "server", *OPTIONS)
+    with host:
+        yield host
 
 
 def test_the_command_becomes_the_server(server):
@@ -97,17 +97,17 @@ def test_the_command_becomes_the_server(server):
 
 def test_nobody_is_answered_without_the_token(server):
     """Clients without a token, and with a wrong one, are refused."""
-    asked = base_pb2.AnalyzePlanRequest(
+    request = base_pb2.AnalyzePlanRequest(
         session_id=str(uuid.uuid4()), spark_version=base_pb2.AnalyzePlanRequest.SparkVersion()
     )
     with grpc.insecure_channel(f"localhost:{server.access.port}") as channel:
         stub = base_pb2_grpc.SparkConnectServiceStub(channel)
         for metadata in ((), (("authorization", "Bearer other"),)):
             with pytest.raises(grpc.RpcError) as refused:
-                stub.AnalyzePlan(asked, timeout=60, metadata=metadata)
+                stub.AnalyzePlan(request, timeout=60, metadata=metadata)
             assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
         right = (("authorization", f"Bearer {server.access.token}"),)
-        assert stub.AnalyzePlan(asked, timeout=60, metadata=right).spark_version.version
+        assert stub.AnalyzePlan(request, timeout=60, metadata=right).spark_version.version
 
 
 def test_a_second_start_says_that_it_runs(server, tmp_path):
@@ -160,11 +160,11 @@ def test_a_function_whose_exception_cannot_be_encoded_ends_its_job(server):
 
 @pytest.fixture
 def pipeline(embedded_kafka):
-    found = Pipeline(embedded_kafka)
+    filled = Pipeline(embedded_kafka)
     # One ledger for all: creating one takes seconds.
-    found.spec = replace(found.spec, ledger=LedgerSettings("ledger-of-warm-spark", partitions=2))
-    found.publish(VALUES)
-    return found
+    filled.spec = replace(filled.spec, ledger=LedgerSettings("ledger-of-warm-spark", partitions=2))
+    filled.publish(VALUES)
+    return filled
 
 
 def copy(df):

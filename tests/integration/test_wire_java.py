@@ -59,10 +59,10 @@ class Kafka:
 
     def rows(self, batch):
         """Return the batch's records."""
-        found, records = [], batch.iterator()
+        converted, records = [], batch.iterator()
         while records.hasNext():
             record = records.next()
-            found.append(
+            converted.append(
                 Record(
                     record.offset(),
                     record.timestamp(),
@@ -71,7 +71,7 @@ class Kafka:
                     tuple((header.key(), header.value()) for header in record.headers()),
                 )
             )
-        return found
+        return converted
 
     def write(self, content, codec):
         """Return a batch of these records."""
@@ -133,23 +133,25 @@ def sealed(content, codec, batch_bytes=None):
 def test_java_reads_what_is_sealed(java, codec):
     """Checksum, identity, attributes, timestamps, records and headers."""
     ((batch, data),) = sealed(CONTENT, codec)
-    found = java.read(data)
-    assert java.rows(found) == CONTENT
-    assert found.isTransactional()
-    assert not found.isControlBatch()
-    assert (found.producerId(), found.producerEpoch(), found.baseSequence()) == (1 << 40, 7, 0)
-    assert found.maxTimestamp() == batch.max_timestamp == MOMENT + 10**9
-    assert str(found.compressionType()).lower() == codec
-    assert str(found.timestampType()) == "CreateTime"
+    java_batch = java.read(data)
+    assert java.rows(java_batch) == CONTENT
+    assert java_batch.isTransactional()
+    assert not java_batch.isControlBatch()
+    assert (java_batch.producerId(), java_batch.producerEpoch(), java_batch.baseSequence()) == (1 << 40, 7, 0)
+    assert java_batch.maxTimestamp() == batch.max_timestamp == MOMENT + 10**9
+    assert str(java_batch.compressionType()).lower() == codec
+    assert str(java_batch.timestampType()) == "CreateTime"
 
 
 def test_java_reads_the_sequences_of_consecutive_batches(java):
     """Each batch continues the numbers of the one before."""
-    found = [java.read(data) for _, data in sealed(CONTENT, "zstd", batch_bytes=400)]
-    assert len(found) > 5
-    assert [batch.baseSequence() for batch in found[1:]] == [batch.lastSequence() + 1 for batch in found[:-1]]
-    assert found[-1].lastSequence() == len(CONTENT) - 1
-    assert [row[1:] for batch in found for row in java.rows(batch)] == [row[1:] for row in CONTENT]
+    batches = [java.read(data) for _, data in sealed(CONTENT, "zstd", batch_bytes=400)]
+    assert len(batches) > 5
+    assert [batch.baseSequence() for batch in batches[1:]] == [
+        batch.lastSequence() + 1 for batch in batches[:-1]
+    ]
+    assert batches[-1].lastSequence() == len(CONTENT) - 1
+    assert [row[1:] for batch in batches for row in java.rows(batch)] == [row[1:] for row in CONTENT]
 
 
 @pytest.mark.parametrize("codec", CODECS)

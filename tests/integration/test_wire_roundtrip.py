@@ -71,15 +71,15 @@ def producers(embedded_kafka):
     opened.clear()
 
 
-def produce(producer, where, content):
+def produce(producer, tp, content):
     """Write (timestamp, key, value, headers) rows and wait for all of them."""
     failed = []
     for timestamp, key, value, headers in content:
         producer.produce(
-            where.topic,
+            tp.topic,
             value,
             key,
-            where.partition,
+            tp.partition,
             timestamp=timestamp,
             headers=list(headers),
             on_delivery=lambda error, _: failed.append(error) if error else None,
@@ -88,58 +88,58 @@ def produce(producer, where, content):
     assert failed == []
 
 
-def fetched(connections, where, start, end):
+def fetched(connections, tp, start, end):
     """Raw batches of a range, as the read path sees them."""
-    for answer in fetch_answers(connections, where, start, end):
+    for answer in fetch_answers(connections, tp, start, end):
         yield from data_batches(answer.batches, answer.aborted)
 
 
-def write(connections, where, content, codec, **options):
+def write(connections, tp, content, codec, **options):
     """Seal, stamp and commit rows in one transaction; return its receipt."""
     timestamp, key, value, headers = zip(*content, strict=True)
     batches = seal(
         pa.array(value, pa.binary()),
-        np.full(len(content), where.partition, np.int32),
-        topic=where.topic,
+        np.full(len(content), tp.partition, np.int32),
+        topic=tp.topic,
         key=pa.array(key, pa.binary()),
         timestamp=np.array(timestamp),
         headers=pa.array(headers, HEADERS_TYPE),
         compressor=codec,
         **options,
     )
-    identity = open_transaction(connections, f"tx-{where}", [where])
+    identity = open_transaction(connections, f"tx-{tp}", [tp])
     (receipt,) = send_partitions(
-        connections, identity, {where: [(batch.records, batch.data) for batch in batches]}
+        connections, identity, {tp: [(batch.records, batch.data) for batch in batches]}
     )
     end_txn(connections, identity, commit=True)
-    wait_for_marker(connections, where, receipt.last_offset)
+    wait_for_marker(connections, tp, receipt.last_offset)
     return receipt
 
 
-def consumed(kafka, where, start, count):
+def consumed(kafka, tp, start, count):
     """Return what a read_committed librdkafka consumer reads."""
     consumer = confluent_kafka.Consumer(
         {
             **kafka.client_config(),
-            "group.id": f"reader-{where}",
+            "group.id": f"reader-{tp}",
             "enable.auto.commit": False,
             "isolation.level": "read_committed",
             "check.crcs": True,
         }
     )
     try:
-        consumer.assign([confluent_kafka.TopicPartition(where.topic, where.partition, start)])
-        found = []
+        consumer.assign([confluent_kafka.TopicPartition(tp.topic, tp.partition, start)])
+        received = []
         deadline = time.monotonic() + 60
-        while len(found) < count:
-            assert time.monotonic() < deadline, f"only {len(found)} of {count} records came"
-            for message in consumer.consume(count - len(found), 1.0):
+        while len(received) < count:
+            assert time.monotonic() < deadline, f"only {len(received)} of {count} records came"
+            for message in consumer.consume(count - len(received), 1.0):
                 assert message.error() is None
                 kind, moment = message.timestamp()
                 assert kind == confluent_kafka.TIMESTAMP_CREATE_TIME
                 headers = tuple(message.headers() or ())
-                found.append(Record(message.offset(), moment, message.key(), message.value(), headers))
-        return found
+                received.append(Record(message.offset(), moment, message.key(), message.value(), headers))
+        return received
     finally:
         consumer.close()
 
@@ -151,9 +151,9 @@ def numbered(content, first):
 @pytest.mark.parametrize("codec", CODECS)
 def test_what_librdkafka_writes_is_decoded(connections, kafka_topic, producers, codec):
     """Every record and field, from batches in the requested codec."""
-    where = partition(kafka_topic("librdkafka", config=ANY_TIME))
-    produce(producers(codec), where, CONTENT)
-    batches = list(fetched(connections, where, 0, len(CONTENT)))
+    tp = partition(kafka_topic("librdkafka", config=ANY_TIME))
+    produce(producers(codec), tp, CONTENT)
+    batches = list(fetched(connections, tp, 0, len(CONTENT)))
     assert codec in {Codec(batch.header.codec).label for batch in batches}
     assert [row for batch in batches for row in rows(decode_batch(batch))] == numbered(CONTENT, 0)
 
@@ -161,25 +161,25 @@ def test_what_librdkafka_writes_is_decoded(connections, kafka_topic, producers, 
 @pytest.mark.parametrize("codec", CODECS)
 def test_librdkafka_reads_what_is_sealed(embedded_kafka, connections, kafka_topic, codec):
     """The broker validates each codec's stream; the consumer checks CRCs and sees every field."""
-    where = partition(kafka_topic("sealed", config=ANY_TIME))
-    receipt = write(connections, where, CONTENT, codec, batch_bytes=30_000)
+    tp = partition(kafka_topic("sealed", config=ANY_TIME))
+    receipt = write(connections, tp, CONTENT, codec, batch_bytes=30_000)
     assert (receipt.first_offset, receipt.records) == (0, len(CONTENT))
     assert receipt.batches > 2
-    assert consumed(embedded_kafka, where, 0, len(CONTENT)) == numbered(CONTENT, 0)
+    assert consumed(embedded_kafka, tp, 0, len(CONTENT)) == numbered(CONTENT, 0)
 
 
 @SHARED
 @given(contents=st.lists(CONTENTS, min_size=1, max_size=3), codec=st.sampled_from(CODECS))
 def test_anything_librdkafka_writes_is_decoded(connections, kafka_topic, producers, contents, codec):
     """Arbitrary keys, values, timestamps and headers."""
-    where = partition(kafka_topic("anything", config=ANY_TIME))
+    tp = partition(kafka_topic("anything", config=ANY_TIME))
     for content in contents:
-        produce(producers(codec), where, content)
+        produce(producers(codec), tp, content)
     written = [row for content in contents for row in content]
-    found = [
-        row for batch in fetched(connections, where, 0, len(written)) for row in rows(decode_batch(batch))
+    decoded = [
+        row for batch in fetched(connections, tp, 0, len(written)) for row in rows(decode_batch(batch))
     ]
-    assert found == numbered(written, 0)
+    assert decoded == numbered(written, 0)
 
 
 @SHARED
@@ -188,9 +188,9 @@ def test_librdkafka_reads_anything_that_is_sealed(
     embedded_kafka, connections, kafka_topic, content, codec, batch_bytes
 ):
     """Arbitrary keys, values, timestamps and headers, split at any record."""
-    where = partition(kafka_topic("anything", config=ANY_TIME))
-    write(connections, where, content, codec, batch_bytes=batch_bytes)
-    assert consumed(embedded_kafka, where, 0, len(content)) == numbered(content, 0)
+    tp = partition(kafka_topic("anything", config=ANY_TIME))
+    write(connections, tp, content, codec, batch_bytes=batch_bytes)
+    assert consumed(embedded_kafka, tp, 0, len(content)) == numbered(content, 0)
 
 
 def test_keys_go_to_the_partitions_of_the_java_partitioner(kafka_topic, producers):
@@ -218,13 +218,13 @@ def test_a_batch_of_exactly_max_message_bytes_is_accepted_and_one_byte_more_is_r
 ):
     """The limit is the broker's own: what it accepts is sent, what it refuses is refused here first."""
     limit = 5000
-    where = partition(kafka_topic("limit", config={"max.message.bytes": str(limit)}))
+    tp = partition(kafka_topic("limit", config={"max.message.bytes": str(limit)}))
     noise = np.random.default_rng(5).bytes(limit)
 
     def sealed(size, bound=limit):
         column = pa.array([noise[:size]], pa.binary())
         (batch,) = seal(
-            column, np.zeros(1, np.int32), topic=where.topic, compressor=codec, max_message_bytes=bound
+            column, np.zeros(1, np.int32), topic=tp.topic, compressor=codec, max_message_bytes=bound
         )
         return batch
 
@@ -232,21 +232,19 @@ def test_a_batch_of_exactly_max_message_bytes_is_accepted_and_one_byte_more_is_r
     exact = sealed(limit - overhead)
     assert len(exact.data) == limit
     with pytest.raises(
-        RecordTooLarge, match=f"for {where.topic}-0 takes 5001 bytes .* max.message.bytes of 5000"
+        RecordTooLarge, match=f"for {tp.topic}-0 takes 5001 bytes .* max.message.bytes of 5000"
     ):
         sealed(limit - overhead + 1)
-    identity = open_transaction(connections, f"tx-{where}", [where])
-    send_partitions(connections, identity, {where: [(1, exact.data)]})
+    identity = open_transaction(connections, f"tx-{tp}", [tp])
+    send_partitions(connections, identity, {tp: [(1, exact.data)]})
     end_txn(connections, identity, commit=True)
-    wait_for_marker(connections, where, 0)
-    (row,) = consumed(embedded_kafka, where, 0, 1)
+    wait_for_marker(connections, tp, 0)
+    (row,) = consumed(embedded_kafka, tp, 0, 1)
     assert row.value == noise[: limit - overhead]
     # The broker refuses the additional byte, too, if our own check is bypassed.
-    identity = open_transaction(connections, f"tx-{where}", [where])
+    identity = open_transaction(connections, f"tx-{tp}", [tp])
     with pytest.raises(RecordTooLarge):
-        send_partitions(
-            connections, identity, {where: [(1, sealed(limit - overhead + 1, bound=10_000).data)]}
-        )
+        send_partitions(connections, identity, {tp: [(1, sealed(limit - overhead + 1, bound=10_000).data)]})
     end_txn(connections, identity, commit=False)
 
 
@@ -255,15 +253,15 @@ def test_a_full_batch_leaves_room_for_the_codec_of_its_topic(connections, kafka_
     """The broker recompresses and checks that size: data that is already compressed grows a little."""
     limit = 100_000
     config = {"max.message.bytes": str(limit), "compression.type": own}
-    where = partition(kafka_topic("room", config=config))
+    tp = partition(kafka_topic("room", config=config))
     noise = np.random.default_rng(5).bytes(limit)
     for size in (limit // 2 - 55, limit // 3 - 45, limit // 4 - 40):  # two, three or four fill a batch
         column = pa.array([noise[:size]] * 12, pa.binary())
         target = np.zeros(12, np.int32)
-        batches = seal(column, target, topic=where.topic, compressor="none", max_message_bytes=limit)
-        identity = open_transaction(connections, f"tx-{where}", [where])
+        batches = seal(column, target, topic=tp.topic, compressor="none", max_message_bytes=limit)
+        identity = open_transaction(connections, f"tx-{tp}", [tp])
         sent = [(batch.records, batch.data) for batch in batches]
-        (receipt,) = send_partitions(connections, identity, {where: sent})
+        (receipt,) = send_partitions(connections, identity, {tp: sent})
         assert receipt.records == 12
         end_txn(connections, identity, commit=True)
 
@@ -271,10 +269,10 @@ def test_a_full_batch_leaves_room_for_the_codec_of_its_topic(connections, kafka_
 @pytest.mark.parametrize("codec", ["none", "zstd"])
 def test_a_topic_with_log_append_time_gives_the_brokers_times(connections, kafka_topic, producers, codec):
     """The broker rewrites only the header; the producer's timestamp deltas in the records are ignored."""
-    where = partition(kafka_topic("append-time", config={"message.timestamp.type": "LogAppendTime"}))
+    tp = partition(kafka_topic("append-time", config={"message.timestamp.type": "LogAppendTime"}))
     before = time.time() * 1000 - 1000
-    produce(producers(codec), where, CONTENT[:100])
-    decoded = [decode_batch(batch) for batch in fetched(connections, where, 0, 100)]
+    produce(producers(codec), tp, CONTENT[:100])
+    decoded = [decode_batch(batch) for batch in fetched(connections, tp, 0, 100)]
     moments = [moment for batch in decoded for moment in batch.timestamp.tolist()]
     assert len(moments) == 100
     assert all(before < moment < time.time() * 1000 + 1000 for moment in moments)
@@ -284,9 +282,9 @@ def test_a_topic_with_log_append_time_gives_the_brokers_times(connections, kafka
 def test_batches_the_broker_compressed_again_are_decoded(connections, kafka_topic, producers):
     """The topic has its own compression type: the batches are of the broker's writer, not a client's."""
     for own in ("gzip", "snappy", "lz4", "zstd"):
-        where = partition(kafka_topic("again", config={**ANY_TIME, "compression.type": own}))
-        produce(producers("none"), where, CONTENT)
-        batches = list(fetched(connections, where, 0, len(CONTENT)))
+        tp = partition(kafka_topic("again", config={**ANY_TIME, "compression.type": own}))
+        produce(producers("none"), tp, CONTENT)
+        batches = list(fetched(connections, tp, 0, len(CONTENT)))
         assert {Codec(batch.header.codec).label for batch in batches} == {own}
         assert [row for batch in batches for row in rows(decode_batch(batch))] == numbered(CONTENT, 0)
-        assert end_of(connections, where) == len(CONTENT)
+        assert end_of(connections, tp) == len(CONTENT)

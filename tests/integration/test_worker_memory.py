@@ -30,9 +30,9 @@ def noise(batch):
             )
         ]
 
-    asked = ctypes.CDLL(None).mallinfo2
-    asked.restype = Heap
-    heap = asked()
+    mallinfo = ctypes.CDLL(None).mallinfo2
+    mallinfo.restype = Heap
+    heap = mallinfo()
     held = b"%d" % ((heap.uordblks + heap.hblkhd + pa.total_allocated_bytes()) // 1000)
     values = [os.urandom(10_000) for _ in range(len(batch))]
     return pa.record_batch({"key": [held] * len(batch), "value": values})

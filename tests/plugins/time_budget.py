@@ -79,18 +79,18 @@ class TimeBudget:
 
     def lines(self) -> list[str]:
         """Return the lines of the table."""
-        found = [f"{'minutes':<14}{'used':>7}{'budget':>8}"]
+        table = [f"{'minutes':<14}{'used':>7}{'budget':>8}"]
         seconds = {"check": self._check, **shares(self._phases)}
         for name, budget in BUDGET.items():
             used = seconds.get(name, 0.0) / 60
-            found.append(f"{name:<14}{used:>7.1f}{budget:>8.1f}{'  over budget' if used > budget else ''}")
+            table.append(f"{name:<14}{used:>7.1f}{budget:>8.1f}{'  over budget' if used > budget else ''}")
         total = (time.monotonic() - self._started + self._check) / 60
-        found.append(f"{'on the clock':<14}{total:>7.1f}{sum(BUDGET.values()):>8.1f}")
-        found.append("tests that run side by side share the clock")
+        table.append(f"{'on the clock':<14}{total:>7.1f}{sum(BUDGET.values()):>8.1f}")
+        table.append("tests that run side by side share the clock")
         moved = ", ".join(f"{count} of {name}" for name, count in sorted(self._deselected.items()))
         if moved:
-            found.append(f"left to make chaos: {moved}")
-        return found
+            table.append(f"left to make chaos: {moved}")
+        return table
 
     def pytest_terminal_summary(self, terminalreporter: Any, config: pytest.Config) -> None:
         """Print the table after a run of all tests except the long ones, as in ``make test``."""

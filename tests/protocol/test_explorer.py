@@ -37,7 +37,7 @@ def test_a_search_without_memory_reports_the_same(
     repeat = Run.repeat
 
     def can_be_repeated(self: Run, schedule: Schedule) -> None:
-        self.known.sound.clear()
+        self.memory.sound.clear()
         repeat(self, Schedule(schedule.actions, schedule.length))
         assert schedule.deviation is None or schedule.deviation in self.actions()
         repeat(self, schedule)

@@ -68,11 +68,11 @@ def test_the_producer_of_a_failed_attempt_is_freed_before_the_next_one(
 
     class Transactions(ModelTransactions):
         def fence(self, transactional_id: str) -> ModelSession:
-            found = super().fence(transactional_id)
+            session = super().fence(transactional_id)
             if transactional_id != keys.cursor_transactional_id("eos", "group"):
-                return found
+                return session
             alive.append([instance() is not None for instance in instances])
-            return Session(self._run, self._broker, found.identity)
+            return Session(self._run, self._broker, session.identity)
 
     monkeypatch.setattr(producer_module, "Producer", Instance)
     monkeypatch.setattr(ports, "ModelTransactions", Transactions)

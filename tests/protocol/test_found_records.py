@@ -179,17 +179,17 @@ def test_what_was_sealed_under_the_key_of_a_reprocessing_is_not_sent_under_the_n
             monkeypatch.setattr(ModelTransactions, "fence", second)
             raise SendError("no answer")
 
-    mine = spec(clear_number=1, on_committed="reprocess", mark_output="reprocessed")
-    record = before(scene, mine, Interrupted)
-    numbers = [one["eos.reprocessing"] for one in sealed]
+    reprocessing = spec(clear_number=1, on_committed="reprocess", mark_output="reprocessed")
+    record = before(scene, reprocessing, Interrupted)
+    numbers = [headers["eos.reprocessing"] for headers in sealed]
     assert (numbers, record.run_key) == (["1", "2"], sealed[-1]["eos.run"])
 
 
 def written_by(scene: Scene, its_spec: RunSpec) -> list[str]:
     """Make a run and return what it wrote."""
-    known = Counter(scene._visible("out"))
+    earlier = Counter(scene._visible("out"))
     before(scene, its_spec)
-    return sorted((Counter(scene._visible("out")) - known).elements())
+    return sorted((Counter(scene._visible("out")) - earlier).elements())
 
 
 def test_a_reprocessing_leaves_out_what_another_run_read_between_two_rounds() -> None:

@@ -158,7 +158,7 @@ def test_law_3_an_index_speaks_for_what_is_decided(monkeypatch: pytest.MonkeyPat
 
 def test_law_3_a_pruned_record_is_no_no(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the digests, a run is done again if its record was pruned."""
-    monkeypatch.setattr(laws, "not_pruned", lambda run_key, pipeline, found: None)
+    monkeypatch.setattr(laws, "not_pruned", lambda run_key, pipeline, values: None)
     assert "duplicated" in _counter_example(scenes.pruned)
 
 
@@ -190,7 +190,7 @@ def test_a_repair_that_takes_a_live_transaction_for_left_open_takes_back_a_commi
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Leaders show the transaction of an active run as open, too: only the coordinator tells it apart."""
-    monkeypatch.setattr(repair, "_is_under_way", lambda word, one: False)
+    monkeypatch.setattr(repair, "_is_under_way", lambda word, producer: False)
     assert "reported success, the ledger does not hold" in _counter_example(scenes.repaired(OUT))
 
 
@@ -257,7 +257,7 @@ def test_law_7_ids_name_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_law_7_a_group_has_one_pipeline(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the owner check another Dag silently takes records from the cursor it shares."""
-    monkeypatch.setattr(laws, "group_is_ours", lambda group, field, recorded, ours: None)
+    monkeypatch.setattr(laws, "group_is_ours", lambda group, field, recorded, own: None)
     assert "not theirs" in _counter_example(scenes.other_dag)
 
 

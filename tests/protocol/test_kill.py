@@ -26,7 +26,7 @@ ROUNDS = Cursor(max_records=2, until_caught_up=True)
 
 
 def killed_at_any_step(
-    monkeypatch: pytest.MonkeyPatch, its: Any = None, *, records: int = 1, deciding: bool = True
+    monkeypatch: pytest.MonkeyPatch, given_spec: Any = None, *, records: int = 1, deciding: bool = True
 ) -> Callable[[Run], Scene]:
     """A scene of one attempt, and a call from another thread that kills it at any moment.
 
@@ -37,14 +37,14 @@ def killed_at_any_step(
         kill = Kill()
         protocols: list[RunProtocol] = []
 
-        def made(one: Any, world: Any) -> RunProtocol:
+        def make_protocol(run_spec: Any, world: Any) -> RunProtocol:
             r1 = run.processes.get("r1")
             if r1 is not None and r1.done:  # the attempts after it
-                return RunProtocol(one, world)
-            protocols.append(RunProtocol(one, world, kill=kill))
+                return RunProtocol(run_spec, world)
+            protocols.append(RunProtocol(run_spec, world, kill=kill))
             return protocols[-1]
 
-        monkeypatch.setattr(ports, "RunProtocol", made)
+        monkeypatch.setattr(ports, "RunProtocol", make_protocol)
 
         def prepare(scene: Scene) -> None:
             end = scene.broker.end_transaction
@@ -61,9 +61,9 @@ def killed_at_any_step(
                 if scene.processes["r1"].done:
                     return
                 kill.ask()
-                mine = protocols[-1].producer if protocols else None
-                if mine is not None and deciding:
-                    end(mine, commit=False)
+                producer = protocols[-1].producer if protocols else None
+                if producer is not None and deciding:
+                    end(producer, commit=False)
                 # Without an answer to the abort, the call waits for a commit under way, which may succeed.
                 pending = scene.processes["r1"].pending
                 returned = deciding or pending is None or pending.name != "commit"
@@ -73,8 +73,8 @@ def killed_at_any_step(
 
         return stage(
             run,
-            [("r1", its or spec())],
-            closers=[its or spec(), spec("last")],
+            [("r1", given_spec or spec())],
+            closers=[given_spec or spec(), spec("last")],
             prepare=prepare,
             records=records,
         )
@@ -85,14 +85,16 @@ def killed_at_any_step(
 @pytest.mark.search
 @pytest.mark.parametrize("deciding", rest_in_chaos(1, [True, False]))
 @pytest.mark.parametrize(
-    ("its", "records"), [(None, 1), (None, 0), (spec(ranges=ROUNDS), 2)], ids=["full", "empty", "rounds"]
+    ("given_spec", "records"),
+    [(None, 1), (None, 0), (spec(ranges=ROUNDS), 2)],
+    ids=["full", "empty", "rounds"],
 )
 def test_nothing_is_committed_after_a_kill_returned(
-    monkeypatch: pytest.MonkeyPatch, its: Any, records: int, deciding: bool
+    monkeypatch: pytest.MonkeyPatch, given_spec: Any, records: int, deciding: bool
 ) -> None:
     """At any step, with another fault; the next attempt does the work, exactly once."""
     report = explore(
-        killed_at_any_step(monkeypatch, its, records=records, deciding=deciding),
+        killed_at_any_step(monkeypatch, given_spec, records=records, deciding=deciding),
         deviations=2,
         executions=1_300,
         afresh=True,  # a kill is no answer, and changes what the attempt does
@@ -140,16 +142,16 @@ def test_a_kill_at_each_state_ends_the_attempt_there(monkeypatch: pytest.MonkeyP
     """No later state of the way to the commit is entered, and no other epoch is taken."""
     entered: list[State] = []
 
-    def made(one: Any, world: Any) -> RunProtocol:
+    def make_protocol(run_spec: Any, world: Any) -> RunProtocol:
         def on_state(at: State) -> None:
             entered.append(at)
             if at is state:
                 protocol.kill()
 
-        protocol = RunProtocol(one, world, on_state)
+        protocol = RunProtocol(run_spec, world, on_state)
         return protocol
 
-    monkeypatch.setattr(ports, "RunProtocol", made)
+    monkeypatch.setattr(ports, "RunProtocol", make_protocol)
     broker = ModelBroker({"src": 2, "out": 2})
     broker.write_input("src", 0, "a")
     scene = Scene(broker)
@@ -186,12 +188,12 @@ def test_a_kill_while_the_answer_of_the_commit_is_missing_is_no_failure(
 ) -> None:
     """The run may be committed: its task must not be told that it is not."""
 
-    def made(one: Any, world: Any) -> RunProtocol:
+    def make_protocol(run_spec: Any, world: Any) -> RunProtocol:
         def on_state(at: State) -> None:
             if at is State.UNKNOWN:
                 protocol.kill()
 
-        protocol = RunProtocol(one, world, on_state)
+        protocol = RunProtocol(run_spec, world, on_state)
         return protocol
 
     commit = ports.ModelSession.commit
@@ -200,7 +202,7 @@ def test_a_kill_while_the_answer_of_the_commit_is_missing_is_no_failure(
         commit(session)
         raise TimeoutError("no answer")
 
-    monkeypatch.setattr(ports, "RunProtocol", made)
+    monkeypatch.setattr(ports, "RunProtocol", make_protocol)
     monkeypatch.setattr(ports.ModelSession, "commit", loses_the_answer)
     broker = ModelBroker({"src": 2, "out": 2})
     broker.write_input("src", 0, "a")

@@ -41,16 +41,16 @@ class Plain:
 @pytest.fixture
 def scene() -> Scene:
     """A ledger topic that was never used."""
-    found = Scene(ModelBroker({"src": 1}))
-    forget(found)
-    return found
+    unused = Scene(ModelBroker({"src": 1}))
+    forget(unused)
+    return unused
 
 
 def forget(scene: Scene) -> None:
     """Recreate the ledger, empty."""
-    for where in scene.broker.logs:
-        if where.topic == LEDGER:
-            scene.broker.logs[where] = Log()
+    for tp in scene.broker.logs:
+        if tp.topic == LEDGER:
+            scene.broker.logs[tp] = Log()
 
 
 class Died(BaseException):
@@ -167,10 +167,10 @@ def test_a_ledger_that_somebody_remembers_is_lost_when_it_is_empty(
     """Each of these traces is enough, and nothing is pinned."""
     witness(scene)
     forget(scene)
-    known = set(scene.broker.transactions)
+    ids = set(scene.broker.transactions)
     with pytest.raises(LedgerReplaced, match="Restore it"):
         look(scene, wanted)
-    assert set(scene.broker.transactions) == known
+    assert set(scene.broker.transactions) == ids
     assert look(scene, wanted, MayCreate.ANYWAY).topic_id == "id-ledger"
 
 
@@ -178,20 +178,20 @@ def test_offsets_of_topics_that_the_run_does_not_read_say_nothing(scene: Scene) 
     """The group may have read other topics before, with another ledger."""
     the_group_names_it(scene)
     scene.broker.groups["group"] = {
-        TopicPartition("other", 0): one for one in scene.broker.groups["group"].values()
+        TopicPartition("other", 0): offset for offset in scene.broker.groups["group"].values()
     }
     assert look(scene, spec()).topic_id == "id-ledger"
 
 
 def test_what_a_cut_partition_lacks_is_not_denied(scene: Scene) -> None:
     """A remaining key is found; a missing one may have been in the deleted part, so the look-up fails."""
-    where = TopicPartition(LEDGER, 0)
+    tp = TopicPartition(LEDGER, 0)
     for key, value in {"gone": "1", "left": "2"}.items():
-        scene.broker.logs[where].append(Entry("data", key=key, value=value))
+        scene.broker.logs[tp].append(Entry("data", key=key, value=value))
     run: Any = Plain()
     authority = Authority(ModelLedger(run, scene.broker))
     assert texts(authority.settle_in(0, ["gone", "left", "never"])) == {"gone": "1", "left": "2"}
-    scene.broker.log_starts[where] = 1
+    scene.broker.log_starts[tp] = 1
     assert texts(authority.settle_in(0, ["left"])) == {"left": "2"}
     for key in ("gone", "never"):
         with pytest.raises(LedgerTruncated, match=f"starts at offset 1.*{key}"):

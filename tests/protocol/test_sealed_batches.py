@@ -53,7 +53,7 @@ def test_sealed_batches_are_released_once_whatever_became_of_them(losses: int, s
         before(scene, spec(max_send_attempts=2), data)
     (plane,) = planes
     assert len(plane.sealed) == seals
-    assert [id(one) for one in plane.released] == [id(one) for one in plane.sealed]
+    assert [id(sealed) for sealed in plane.released] == [id(sealed) for sealed in plane.sealed]
 
 
 def into(manifest: Any, topic: str) -> Any:
@@ -66,7 +66,7 @@ def test_rows_for_the_ledger_are_refused_before_anything_is_sent() -> None:
     """Executors and driver would write one partition under one identity, each from sequence 0."""
     scene = Scene(ModelBroker({"src": 2, "out": 2}))
     scene.broker.write_input("src", 0, "r0")
-    known = list(scene.broker.ledger_records())
+    records = list(scene.broker.ledger_records())
 
     class IntoTheLedger(WatchedData):
         def seal(self, plan: Any) -> Any:
@@ -80,7 +80,7 @@ def test_rows_for_the_ledger_are_refused_before_anything_is_sent() -> None:
 
     with pytest.raises(ProcessFailed, match="'ledger'"):
         before(scene, spec(), IntoTheLedger)
-    assert scene.broker.ledger_records() == known
+    assert scene.broker.ledger_records() == records
 
 
 def test_the_ledger_is_no_sink_topic() -> None:

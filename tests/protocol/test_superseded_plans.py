@@ -44,10 +44,10 @@ def between_the_two_reads(monkeypatch: pytest.MonkeyPatch, act: Any) -> None:
     read, pending = ModelCluster.committed, [act]
 
     def committed(self: ModelCluster, *arguments: Any, **options: Any) -> Any:
-        found = read(self, *arguments, **options)
+        offsets = read(self, *arguments, **options)
         if pending:
             pending.pop()()
-        return found
+        return offsets
 
     monkeypatch.setattr(ModelCluster, "committed", committed)
 
@@ -72,8 +72,8 @@ def test_a_plan_that_its_own_retry_has_overtaken_finds_the_commit(monkeypatch: p
 def test_a_cursor_that_a_stranger_moved_is_refused_by_its_owner() -> None:
     """No other run has taken our epoch, so a person must look into it."""
     scene = a_scene()
-    where = TopicPartition("src", 0)
-    scene.broker.groups["group"][where] = CommittedOffset(0, "")
+    tp = TopicPartition("src", 0)
+    scene.broker.groups["group"][tp] = CommittedOffset(0, "")
     with pytest.raises(CursorMoved):
         before(scene, spec("r1"))
 
@@ -143,12 +143,12 @@ def test_a_topic_that_is_made_again_under_a_plan_is_not_read_by_a_new_one(
         before_the_second_epoch(monkeypatch, make_again)
     else:
 
-        def gone(*_: Any) -> Any:
+        def finds_no_offsets(*_: Any) -> Any:
             make_again()
             monkeypatch.undo()
             raise OffsetsOutOfRange("src-0 ends below the requested offset")
 
-        monkeypatch.setattr(ModelData, "seal", gone)
+        monkeypatch.setattr(ModelData, "seal", finds_no_offsets)
     with pytest.raises(TopicRecreated, match=r"id-src .* another now"):
         before(scene, given)
     assert scene.table.rows == []
@@ -260,10 +260,10 @@ def test_a_token_is_above_the_tables_where_the_ledger_is_shorter_than_it_was() -
     scene = TableScene()
     scene.broker.write_input("src", 0, "a")
     before(scene, table_spec("r1"))
-    known = PublishedRuns.from_json(scene.table.property_text)
-    ((scope, run),) = known.runs.items()
+    published = PublishedRuns.from_json(scene.table.property_text)
+    ((scope, run),) = published.runs.items()
     later = replace(run, key="run/pipe/lost", token=run.token + 1000)
-    scene.table.property_text = replace(known, runs={scope: later}).to_json()
+    scene.table.property_text = replace(published, runs={scope: later}).to_json()
     scene.broker.write_input("src", 0, "b")
     before(scene, table_spec("r2"))
     assert scene.table.rows == ["a", "b"]

@@ -72,25 +72,25 @@ def reached_by_tab(seen: Browser) -> tuple[list[str], list[str]]:
 
     :returns: the focusable elements in order, and those not reached in that order with a visible focus.
     """
-    there = seen.run(_MARK)
+    elements = seen.run(_MARK)
     wrong = []
-    for number, one in enumerate(there):
+    for number, element in enumerate(elements):
         seen.press(TAB)
-        found = seen.run(_FOCUSED)
-        if found != {"number": number, "ring": True, "inside": True}:
-            wrong.append(f"{one}: {found}")
-    return there, wrong
+        focused = seen.run(_FOCUSED)
+        if focused != {"number": number, "ring": True, "inside": True}:
+            wrong.append(f"{element}: {focused}")
+    return elements, wrong
 
 
 def names(seen: Browser) -> list[tuple[str, str]]:
     """Return role and name of all elements for screen readers whose role needs a name."""
     tree: list[dict[str, Any]] = seen.tell("Accessibility.getFullAXTree")["nodes"]
-    told = [one for one in tree if not one["ignored"]]
-    pairs = [(one["role"]["value"], one.get("name", {}).get("value", "").strip()) for one in told]
+    exposed = [node for node in tree if not node["ignored"]]
+    pairs = [(node["role"]["value"], node.get("name", {}).get("value", "").strip()) for node in exposed]
     return [(role, name) for role, name in pairs if role in NAMED]
 
 
 def faint(seen: Browser) -> tuple[int, list[str]]:
     """Return the number of texts on a page, and those with a contrast below 4.5 to their background."""
-    found = seen.run(_FAINT)
-    return found["texts"], found["found"]
+    answer = seen.run(_FAINT)
+    return answer["texts"], answer["found"]

@@ -39,6 +39,6 @@ def ranges_of(
 
 def partition_of(schedule: Any, key: str, date: dt.datetime | None, *more: Any, **dag_run: Any) -> Any:
     """Return the partition of a Dag run that has a partition key; see :func:`ranges_of`."""
-    found = ranges_of(schedule, *more, key=key, partition_date=date, **dag_run)
-    assert isinstance(found, PartitionInterval)
-    return found
+    partition = ranges_of(schedule, *more, key=key, partition_date=date, **dag_run)
+    assert isinstance(partition, PartitionInterval)
+    return partition

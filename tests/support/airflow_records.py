@@ -59,8 +59,8 @@ def attempted(
     named = {"dag_id": dag_id, "run_id": run_id}
     task = {**named, "task_id": task_id, "map_index": map_index}
     with create_session() as session:
-        ours = select(DagRun.id).filter_by(**named)
-        if session.scalar(ours) is None:
+        query = select(DagRun.id).filter_by(**named)
+        if session.scalar(query) is None:
             moments = {"start_date": at, "run_after": at, "queued_at": at}
             add(session, DagRun, **named, **moments, run_type="manual", state="running", clear_number=0)
         add(
@@ -81,7 +81,7 @@ def attempted(
             add(session, RenderedTaskInstanceFields, **task, rendered_fields=rendered)
         if failure is not None:
             value = failure.to_value() if isinstance(failure, FailureRecord) else failure
-            add(session, XComModel, **task, dag_run_id=session.scalar(ours), key=FAILURE_KEY, value=value)
+            add(session, XComModel, **task, dag_run_id=session.scalar(query), key=FAILURE_KEY, value=value)
 
 
 def forget_attempts() -> None:

@@ -66,8 +66,8 @@ def foreign_transaction(config, topic, *records, partition=0):
 
 def assert_hidden(secret, error, caplog):
     """Assert that neither the error with its causes nor the log so far contains the secret."""
-    for said in (repr(error), "".join(traceback.format_exception(error)), caplog.text):
-        assert secret not in said
+    for text in (repr(error), "".join(traceback.format_exception(error)), caplog.text):
+        assert secret not in text
 
 
 def write(producer, topic, *records, partition=0):

@@ -122,8 +122,8 @@ class Browser:
         deadline = time.monotonic() + _PATIENCE
         while True:
             try:
-                if found := look():
-                    return found
+                if answer := look():
+                    return answer
                 last = "nothing"
             except urllib.error.HTTPError as error:
                 with error:
@@ -148,8 +148,8 @@ def browser() -> Iterator[Browser]:
         deadline = time.monotonic() + _PATIENCE
         while not session:
             try:
-                made = _send("POST", f"{root}/session", {"capabilities": {"alwaysMatch": wanted}})
-                session = f"{root}/session/{made['sessionId']}"
+                answer = _send("POST", f"{root}/session", {"capabilities": {"alwaysMatch": wanted}})
+                session = f"{root}/session/{answer['sessionId']}"
             except urllib.error.HTTPError:
                 raise
             except OSError:  # the driver does not listen yet

@@ -47,16 +47,16 @@ class HandWrittenLog:
 
     def answers(self, start, end, isolation, sizes):
         """Yield Fetch answers of ``sizes`` batches each, plus a truncated next one, as brokers cut it."""
-        found = list(iter_batches(b"".join(self.batches), "ledger", 0))
-        found = [b for b in found if b.header.next_offset > start and b.header.base_offset < end]
+        batches = list(iter_batches(b"".join(self.batches), "ledger", 0))
+        batches = [b for b in batches if b.header.next_offset > start and b.header.base_offset < end]
         position, at = start, 0
-        for size in [*sizes, len(found)]:
-            page = found[at : at + size]
+        for size in [*sizes, len(batches)]:
+            page = batches[at : at + size]
             if not page:
                 continue
             at += size
             data = b"".join(bytes(batch.data) for batch in page)
-            data += bytes(found[at].data)[:-1] if at < len(found) else b""
+            data += bytes(batches[at].data)[:-1] if at < len(batches) else b""
             following = page[-1].header.next_offset
             # As a broker reports: transactions begun below the end, with a marker not below the position.
             aborted = tuple((p, f) for p, f, m in self.aborted if m >= position and f < following)

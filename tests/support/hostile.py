@@ -28,4 +28,4 @@ def produce_bytes(config: ClientConfig, tp: TopicPartition, batch: bytes) -> Non
         answer = connections.wait(
             connections.send(request, connections.topics([tp.topic])[tp.topic].leaders[tp.partition])
         )
-    assert [part.error_code for one in answer.responses for part in one.partition_responses] == [0]
+    assert [part.error_code for response in answer.responses for part in response.partition_responses] == [0]

@@ -103,8 +103,8 @@ class LocalDataPlane:
                 len(outs), described[topic].partitions, topic=topic, key=key, explicit=explicit
             )
             for batch in seal(value, target, topic=topic, key=key, batch_bytes=self.batch_bytes):
-                where = TopicPartition(topic, batch.partition)
-                batches.setdefault(where, []).append((batch.records, batch.data))
+                topic_partition = TopicPartition(topic, batch.partition)
+                batches.setdefault(topic_partition, []).append((batch.records, batch.data))
         targets = tuple(
             SealedTarget(tp.topic, tp.partition, sum(n for n, _ in b), len(b), sum(len(d) for _, d in b))
             for tp, b in sorted(batches.items())
@@ -225,8 +225,8 @@ class Pipeline:
     ) -> RunRecord:
         spec = self.changed(run_id, **changes)
 
-        def attempt(its: RunSpec, collaborators: Collaborators) -> Any:
-            protocol = RunProtocol(its, collaborators, on_state)
+        def attempt(round_spec: RunSpec, collaborators: Collaborators) -> Any:
+            protocol = RunProtocol(round_spec, collaborators, on_state)
             return protocol.execute(), protocol.producer
 
         with ControlPlane(spec) as control:

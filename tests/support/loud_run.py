@@ -31,7 +31,7 @@ def unsecured_token(_argument):
     """An ``oauth_cb``: returns an unsigned token (RFC 7515, appendix A.5), as brokers accept it."""
     now = time.time()
     parts = ({"alg": "none"}, {"sub": "loud", "iat": now, "exp": now + 3600, "secret": TOKEN_MARKER})
-    texts = [base64.urlsafe_b64encode(json.dumps(one).encode()).decode().rstrip("=") for one in parts]
+    texts = [base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in parts]
     return ".".join([*texts, ""]), now + 3600
 
 

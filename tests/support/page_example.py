@@ -51,8 +51,8 @@ class Night:
         self, pipeline: str, began: dt.datetime, ranges: list[OffsetRange], **changes: Any
     ) -> RunRecord:
         """Add a run that read these ranges."""
-        number = sum(one.pipeline == pipeline for one in self.records)
-        read = sum(one.span for one in ranges)
+        number = sum(record.pipeline == pipeline for record in self.records)
+        read = sum(r.span for r in ranges)
         took = 4 + read / 900 + self.random.random()
         dag_id, task_id = pipeline.split(".")
         run_id = f"scheduled__{began:%Y-%m-%dT%H:%M}"
@@ -69,7 +69,7 @@ class Night:
             "run_key": keys.cursor_run_key(pipeline, run_id),
             "group_id": pipeline,
             "ranges": tuple(ranges),
-            "records_read_by_partition": {str(one.topic_partition): one.span for one in ranges},
+            "records_read_by_partition": {str(r.topic_partition): r.span for r in ranges},
             "receipts": (PartitionReceipt("out", 0, 0, read - 1, read, 90 * read, 2, 6),),
             "producer": ProducerIdentity(keys.cursor_transactional_id(PREFIX, pipeline), 4000, number),
             "started_at": text_of(began),
@@ -128,8 +128,8 @@ class Night:
 
     def site(self) -> Site:
         """Return the pages for everything added so far."""
-        ordered = sorted(self.records, key=lambda one: one.staged_at)
-        attempts = sorted(self.attempts, key=lambda one: one.at, reverse=True)
+        ordered = sorted(self.records, key=lambda record: record.staged_at)
+        attempts = sorted(self.attempts, key=lambda attempt: attempt.at, reverse=True)
         history = HandHistory(*ordered, logs=self.logs, topic_ids=self.topic_ids)
         return Site(history, attempts, NOW)
 

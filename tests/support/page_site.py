@@ -64,7 +64,7 @@ class HandHistory:
 
     def summaries(self, pipelines: Iterable[PipelineHistory]) -> list[Coverage]:
         """Return the coverage of each pipeline."""
-        return [self.coverage(one) for one in pipelines]
+        return [self.coverage(pipeline) for pipeline in pipelines]
 
     def open_transactions(self, *, seconds: float | None = None) -> dict[str, TransactionDescription]:
         """Return the transactions in ``open_now``."""
@@ -76,9 +76,9 @@ class HandHistory:
 
     def record(self, pipeline: str, run_key: str) -> RunRecord | None:
         """Return a record in memory, and note the look-up of any other."""
-        known = self.pipelines.get(pipeline)
-        if known is not None and run_key in known.runs:
-            return known.runs[run_key]
+        history = self.pipelines.get(pipeline)
+        if history is not None and run_key in history.runs:
+            return history.runs[run_key]
         self.looked_up.append((pipeline, run_key))
         return None
 
@@ -91,8 +91,8 @@ class Site:
 
     def __init__(self, history: HandHistory, attempts: Sequence[Attempt], now: dt.datetime) -> None:
         self.history, self.attempts, self.now = history, attempts, now
-        dags = {one.dag_id for kept in history.pipelines.values() for one in kept.runs.values()}
-        self._viewer = Viewer(dags | {one.dag_id for one in attempts}, is_admin=True)
+        dags = {record.dag_id for kept in history.pipelines.values() for record in kept.runs.values()}
+        self._viewer = Viewer(dags | {attempt.dag_id for attempt in attempts}, is_admin=True)
 
     def page(self, address: str) -> str:
         """Return a page.
@@ -121,7 +121,7 @@ class Site:
         return "pipelines.html", values
 
     def _pipeline(self, name: str, **options: Any) -> tuple[str, dict[str, Any]]:
-        own = attempts_view([one for one in self.attempts if one.pipeline == name], self.now)
+        own = attempts_view([attempt for attempt in self.attempts if attempt.pipeline == name], self.now)
         if name not in self.history.pipelines:
             return "pipeline.html", {**row_without_record(name, UNCOMMITTED), **own}
         values = views.pipeline_view(self.history, self._viewer, name, self.now, **options)

@@ -14,10 +14,10 @@ def eventually(
 ) -> T:
     """Poll ``look`` until its value satisfies ``holds``; return the value."""
     deadline = time.monotonic() + seconds
-    while not holds(found := look()):
-        assert time.monotonic() < deadline, f"after {seconds:.0f} s still {found!r}"
+    while not holds(value := look()):
+        assert time.monotonic() < deadline, f"after {seconds:.0f} s still {value!r}"
         time.sleep(pause)
-    return found
+    return value
 
 
 def wait_until(look: Callable[[], T], seconds: float = 60) -> T:

@@ -73,6 +73,6 @@ def postgres_server() -> Iterator[PostgresServer]:
 @pytest.fixture
 def database(postgres_server: PostgresServer) -> Database:
     """A database with the empty table ``t``."""
-    made = Database(postgres_server)
-    made.create()
-    return made
+    db = Database(postgres_server)
+    db.create()
+    return db

@@ -24,7 +24,7 @@ class PublishingAttempt:
         self.commits = 0
         self.commit = sink.commit
         sink.commit = self.watched(self.commit)
-        self.publisher = Publisher(sink, self._asked, sleep=lambda _: None)
+        self.publisher = Publisher(sink, self._committed_among, sleep=lambda _: None)
         self.version = sink.load()
         self.claim = Claim(key, scope, token, self.version.layout, lasting, (("eos.run-key", key),))
         self.files = []
@@ -45,7 +45,7 @@ class PublishingAttempt:
 
         return commit_between
 
-    def _asked(self, keys):
+    def _committed_among(self, keys):
         return frozenset(self.committed & set(keys))
 
     def publish(self):

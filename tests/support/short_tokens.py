@@ -50,8 +50,8 @@ def _token(now: float, seconds: float = SECONDS) -> tuple[str, float]:
 
 def noted(log: Path) -> dict[int, list[float]]:
     """Return the times at which each process got a token."""
-    found: dict[int, list[float]] = {}
+    times: dict[int, list[float]] = {}
     for line in log.read_text().splitlines():
         process, when = line.split()
-        found.setdefault(int(process), []).append(float(when))
-    return found
+        times.setdefault(int(process), []).append(float(when))
+    return times

@@ -69,7 +69,7 @@ def process_tree(pid: int) -> list[int]:
     pids = [pid]
     for children in Path(f"/proc/{pid}/task").glob("*/children"):
         with suppress(OSError):
-            pids += [one for child in children.read_text().split() for one in process_tree(int(child))]
+            pids += [member for child in children.read_text().split() for member in process_tree(int(child))]
     return pids
 
 
@@ -142,15 +142,15 @@ def _readable(folder, secret):
 def _ask(listeners):
     """Query all in parallel: a socket that does not understand a request keeps it until the time-out."""
     with ThreadPoolExecutor(_THREADS) as threads:
-        asked = [
-            (f"{one.address}:{one.port}", threads.submit(question, one, *arguments))
-            for one in listeners
-            for question, *arguments in _questions(one)
+        futures = [
+            (f"{listener.address}:{listener.port}", threads.submit(question, listener, *arguments))
+            for listener in listeners
+            for question, *arguments in _questions(listener)
         ]
     answers = {}
-    for where, answer in asked:
+    for address, answer in futures:
         if answer.result():
-            answers.setdefault(where, []).append(answer.result())
+            answers.setdefault(address, []).append(answer.result())
     return answers
 
 
@@ -209,9 +209,9 @@ def _frame(client):
 
 def _check_existence(listener):
     """Look up an RPC endpoint, as ``RpcEnv.setupEndpointRef`` does."""
-    where = b"\x01" + _text(listener.address.removeprefix("::ffff:")) + struct.pack(">i", listener.port)
+    address = b"\x01" + _text(listener.address.removeprefix("::ffff:")) + struct.pack(">i", listener.port)
     with suppress(OSError), _connect(listener) as client:
-        answer = _rpc(client, b"\x00" + where + _text("endpoint-verifier") + _CHECK_EXISTENCE)
+        answer = _rpc(client, b"\x00" + address + _text("endpoint-verifier") + _CHECK_EXISTENCE)
         if answer is not None and answer[0] == _RPC_ANSWER:
             return "Spark's RPC answers without the secret"
     return None

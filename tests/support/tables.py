@@ -147,7 +147,7 @@ def values_of(table: Any) -> list[str]:
 
 def rows_of(table: Any, query: str) -> list[tuple[Any, ...]]:
     """Return DuckDB's answer to a query of the view ``rows`` over the files of a table's snapshot."""
-    files = [one["file_path"].removeprefix("file://") for one in table.inspect.files().to_pylist()]
+    files = [file["file_path"].removeprefix("file://") for file in table.inspect.files().to_pylist()]
     with duckdb.connect() as connection:
         source = connection.from_arrow(table.schema().as_arrow().empty_table())
         if files:

@@ -31,10 +31,10 @@ def change_topic(admin: Any, topic: str, settings: Mapping[str, str]) -> None:
 def change_topic_and_wait(admin: Any, topic: str, settings: Mapping[str, str]) -> None:
     """Set some settings, and wait until brokers show them: the controller applies them first."""
     change_topic(admin, topic, settings)
-    asked = ConfigResource(ConfigResource.Type.TOPIC, topic)
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
 
     def shown() -> bool:
-        found = admin.describe_configs([asked])[asked].result(30)
-        return all(found[name].value == value for name, value in settings.items())
+        configs = admin.describe_configs([resource])[resource].result(30)
+        return all(configs[name].value == value for name, value in settings.items())
 
     wait_until(shown)

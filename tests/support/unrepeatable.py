@@ -28,18 +28,18 @@ class Gate:
     """
 
     folder: str
-    made: float = field(default_factory=time.time)
+    created: float = field(default_factory=time.time)
 
     def __call__(self, batches):
-        import os as there
         import pathlib
         import time as clock
+        from os import getppid
 
         from pyspark import TaskContext
 
         part = TaskContext.get().partitionId()
         folder = pathlib.Path(self.folder)
-        jvm = pathlib.Path(f"/proc/{there.getppid()}/stat").read_text().rpartition(")")[2].split()[1]
+        jvm = pathlib.Path(f"/proc/{getppid()}/stat").read_text().rpartition(")")[2].split()[1]
         if part <= 1:
             (folder / f"passes-{part}-{jvm}").touch()
         else:
@@ -56,12 +56,12 @@ class Gate:
         folder = self.folder
 
         def wait_for_another(batches):
-            import os as there
             import pathlib
             import time as clock
+            from os import getppid
 
             place = pathlib.Path(folder)
-            jvm = pathlib.Path(f"/proc/{there.getppid()}/stat").read_text().rpartition(")")[2].split()[1]
+            jvm = pathlib.Path(f"/proc/{getppid()}/stat").read_text().rpartition(")")[2].split()[1]
             (place / f"meets-{jvm}").touch()
             while len([*place.glob("meets-*")]) == 1:
                 clock.sleep(0.05)
@@ -73,7 +73,7 @@ class Gate:
         """Once both executors wait, SIGKILL one that holds the tasks' input, then open the gate."""
         folder = Path(self.folder)
         waiting = wait_until(lambda: len(pids := self._executors("waits-*")) > 1 and pids, 120)
-        written = {pid: _shuffles(pid, self.made) for pid in waiting}
+        written = {pid: _shuffles(pid, self.created) for pid in waiting}
         # The last shuffle was written by the first two tasks.
         *_, read, _ = [None, None, *sorted(set().union(*written.values()))]
         holders = [pid for pid in waiting if read in written[pid]]

@@ -44,19 +44,19 @@ def sealed(values, records_per_batch=10, compressor="none"):
     return pairs
 
 
-def append(connections, where, batch):
+def append(connections, tp, batch):
     """Write a batch unchanged, outside a transaction."""
     topic_class = ProduceRequest.TopicProduceData
-    part = topic_class.PartitionProduceData(index=where.partition, records=batch)
+    part = topic_class.PartitionProduceData(index=tp.partition, records=batch)
     request = ProduceRequest(
         transactional_id=None,
         acks=-1,
         timeout_ms=10_000,
-        topic_data=[topic_class(name=where.topic, partition_data=[part])],
+        topic_data=[topic_class(name=tp.topic, partition_data=[part])],
         max_version=9,
     )
     answer = connections.wait(
-        connections.send(request, connections.topics([where.topic])[where.topic].leaders[where.partition])
+        connections.send(request, connections.topics([tp.topic])[tp.topic].leaders[tp.partition])
     )
     assert answer.responses[0].partition_responses[0].error_code == 0, answer
 
@@ -90,13 +90,13 @@ def open_transaction(connections, transactional_id, partitions, **options):
     return identity
 
 
-def transaction(connections, where, values, *, commit=True, records_per_batch=10, transactional_id=None):
+def transaction(connections, tp, values, *, commit=True, records_per_batch=10, transactional_id=None):
     """Write texts to one partition in a new transaction, wait for its marker; return the receipt."""
-    identity = open_transaction(connections, transactional_id or f"tx-{where}", [where])
-    batches = {where: sealed(values, records_per_batch)}
+    identity = open_transaction(connections, transactional_id or f"tx-{tp}", [tp])
+    batches = {tp: sealed(values, records_per_batch)}
     (receipt,) = send_partitions(connections, identity, batches)
     end_txn(connections, identity, commit=commit)
-    wait_for_marker(connections, where, receipt.last_offset)
+    wait_for_marker(connections, tp, receipt.last_offset)
     return receipt
 
 
@@ -105,27 +105,27 @@ def commit(connections, identity, receipts):
     end_txn(connections, identity, commit=True)
     for receipt in receipts:
         if receipt.records:
-            where = partition(receipt.topic, receipt.partition)
-            wait_for_marker(connections, where, receipt.last_offset)
+            tp = partition(receipt.topic, receipt.partition)
+            wait_for_marker(connections, tp, receipt.last_offset)
 
 
-def wait_for_marker(connections, where, last_offset):
+def wait_for_marker(connections, tp, last_offset):
     """Wait until the last stable offset has passed a transaction: its marker is written."""
-    wait_until(lambda: list_offsets(connections, [where], "latest")[where] > last_offset + 1)
+    wait_until(lambda: list_offsets(connections, [tp], "latest")[tp] > last_offset + 1)
 
 
-def end_of(connections, where, isolation="read_committed"):
+def end_of(connections, tp, isolation="read_committed"):
     """Return the last stable offset, or the high watermark for ``read_uncommitted``."""
-    return list_offsets(connections, [where], "latest", isolation=isolation)[where]
+    return list_offsets(connections, [tp], "latest", isolation=isolation)[tp]
 
 
-def read(connections, where, start=0, end=None, **options):
+def read(connections, tp, start=0, end=None, **options):
     """Return (offset, text) pairs of a range; default end: the last stable offset."""
     isolation = options.get("isolation", "read_committed")
-    end = end_of(connections, where, isolation) if end is None else end
+    end = end_of(connections, tp, isolation) if end is None else end
     return [
         (int(offset), value.decode())
-        for batch in fetch_range(connections, where.topic, where.partition, start, end, **options)
+        for batch in fetch_range(connections, tp.topic, tp.partition, start, end, **options)
         for offset, value in zip(batch.offset, batch.value.to_pylist(), strict=True)
     ]
 

@@ -27,8 +27,8 @@ ONE_EXECUTOR = {"spark.executor.instances": "1"}
 
 def assert_exact(broker: Any, task: YarnTask) -> None:
     """Assert that readers see each record once."""
-    found = Counter(record.value for record in read_topic(broker.bootstrap, task.settings["sink_topic"]))
-    assert found == Counter(b"%d:%d" % (p, i) for p in range(2) for i in range(RECORDS // 2))
+    counts = Counter(record.value for record in read_topic(broker.bootstrap, task.settings["sink_topic"]))
+    assert counts == Counter(b"%d:%d" % (p, i) for p in range(2) for i in range(RECORDS // 2))
 
 
 def written(broker: Any, task: YarnTask) -> int:
@@ -51,7 +51,7 @@ def in_background(call: Any) -> tuple[threading.Thread, list[Any]]:
     return thread, results
 
 
-def submitted(yarn: YarnCluster, known: list[str]) -> str:
+def submitted(yarn: YarnCluster, earlier: list[str]) -> str:
     """Return the only new application, once there is one."""
-    (found,) = wait_until(lambda: sorted(set(yarn.applications()) - set(known)), 120)
-    return found
+    (application,) = wait_until(lambda: sorted(set(yarn.applications()) - set(earlier)), 120)
+    return application

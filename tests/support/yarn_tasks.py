@@ -33,8 +33,8 @@ class FileStore:
         self.path = path
 
     def _all(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.path.read_text()) if self.path.exists() else {}
-        return found
+        content: dict[str, Any] = json.loads(self.path.read_text()) if self.path.exists() else {}
+        return content
 
     def _write(self, content: dict[str, Any]) -> None:
         new = self.path.with_suffix(".new")
@@ -133,17 +133,17 @@ class YarnTask:
             return (await anext(trigger.run())).payload
 
         operator = self.operator(deferrable=True)
-        found: dict[str, Any] = operator.resume(self.context(operator, **dag_run), asyncio.run(event()))
-        return found
+        summary: dict[str, Any] = operator.resume(self.context(operator, **dag_run), asyncio.run(event()))
+        return summary
 
     def execute(self, **dag_run: Any) -> dict[str, Any]:
         """Execute a try that does not defer."""
         operator = self.operator()
         try:
-            found: dict[str, Any] = operator.execute(self.context(operator, **dag_run))
+            summary: dict[str, Any] = operator.execute(self.context(operator, **dag_run))
         finally:
             close(operator)
-        return found
+        return summary
 
     def start(self, log: Path, **dag_run: Any) -> subprocess.Popen[bytes]:
         """Execute a try in a process that a test may kill."""

@@ -26,17 +26,17 @@ def deferred(airflow: AirflowStandalone, dag_id: str, run_id: str, task_id: str,
 @contextmanager
 def another_triggerer(airflow: AirflowStandalone, dag_id: str, run_id: str) -> Iterator[None]:
     """Assign the triggers of a Dag run to another triggerer in Airflow's database, for the block."""
-    mine = "id IN (SELECT trigger_id FROM task_instance WHERE dag_id = ? AND run_id = ?)"
+    clause = "id IN (SELECT trigger_id FROM task_instance WHERE dag_id = ? AND run_id = ?)"
     with closing(sqlite3.connect(airflow.home / "airflow.db", timeout=60)) as database:
         with database:
             job = database.execute(
                 "INSERT INTO job (state, job_type, start_date, latest_heartbeat) "
                 "VALUES ('running', 'TriggererJob', '2001-01-01 00:00:00', '2999-01-01 00:00:00')"
             ).lastrowid
-            database.execute(f"UPDATE trigger SET triggerer_id = {job} WHERE {mine}", (dag_id, run_id))
+            database.execute(f"UPDATE trigger SET triggerer_id = {job} WHERE {clause}", (dag_id, run_id))
         try:
             yield
         finally:
             with database:
                 database.execute("DELETE FROM job WHERE id = ?", (job,))
-                database.execute(f"UPDATE trigger SET triggerer_id = NULL WHERE {mine}", (dag_id, run_id))
+                database.execute(f"UPDATE trigger SET triggerer_id = NULL WHERE {clause}", (dag_id, run_id))

@@ -30,7 +30,7 @@ def backfill(
     source, given = flights_input()
     print(source)
     last = FIRST + dt.timedelta(days=days)
-    messages = [one for one in given if FIRST <= day_of(one) < last]
+    messages = [message for message in given if FIRST <= day_of(message) < last]
     publish(kafka.client_config(), f"{dag_id}-in", messages)
     wanted, dead = expected_output(messages)
     airflow.wait_for_dag(dag_id)
@@ -42,8 +42,8 @@ def backfill(
     cursor = airflow.trigger(f"{dag_id}_cursor")  # while the intervals run
     first = wait(airflow, dag_id, days, tries=1)
     assert airflow.wait_for_run(f"{dag_id}_cursor", cursor) == "success"
-    assert sum(one["records_written"] for one in first.values()) == len(messages)
-    assert {one["mode"] for one in first.values()} == {"interval"}
+    assert sum(summary["records_written"] for summary in first.values()) == len(messages)
+    assert {summary["mode"] for summary in first.values()} == {"interval"}
     _check(kafka, dag_id, wanted, dead, messages)
 
     assert airflow.xcom(f"{dag_id}_cursor", cursor, "classify")["records_read"] == len(messages)
@@ -55,7 +55,7 @@ def backfill(
     def again(tries: int, *options: str, forgotten: bool = False) -> None:
         create(airflow, dag_id, last, *options, at_once=at_once)
         seen = wait(airflow, dag_id, days, tries=tries)
-        assert seen == {run: {**one, "found": tries > 1 or forgotten} for run, one in first.items()}
+        assert seen == {run: {**summary, "found": tries > 1 or forgotten} for run, summary in first.items()}
         assert pipeline.look() == columns, "what is committed stays, and intervals never move offsets"
 
     return again
@@ -78,8 +78,8 @@ def _wait_until_none_runs(airflow: AirflowStandalone, dag_id: str) -> None:
     """Wait until no backfill of the Dag runs: the scheduler checks for ended ones every half minute."""
     deadline = time.monotonic() + 120
     while True:
-        known = airflow.api.call("GET", f"/backfills?dag_id={dag_id}")["backfills"]
-        running = [one["id"] for one in known if one["completed_at"] is None]
+        backfills = airflow.api.call("GET", f"/backfills?dag_id={dag_id}")["backfills"]
+        running = [entry["id"] for entry in backfills if entry["completed_at"] is None]
         if not running:
             return
         assert time.monotonic() < deadline, f"{running} do not end; {airflow.condition()}\n{airflow.logs()}"
@@ -91,14 +91,14 @@ def wait(airflow: AirflowStandalone, dag_id: str, days: int, *, tries: int) -> d
     deadline = time.monotonic() + 60 + 30 * days
     while True:
         runs = airflow.api.call("GET", f"/dags/{dag_id}/dagRuns?limit=100&run_type=backfill")["dag_runs"]
-        found = {run["dag_run_id"]: run["state"] for run in runs}
-        if len(found) == days and set(found.values()) == {"success"}:
-            numbers = {run: airflow.task(dag_id, run, "classify")["try_number"] for run in found}
+        states = {run["dag_run_id"]: run["state"] for run in runs}
+        if len(states) == days and set(states.values()) == {"success"}:
+            numbers = {run: airflow.task(dag_id, run, "classify")["try_number"] for run in states}
             if min(numbers.values()) >= tries:
                 assert set(numbers.values()) == {tries}, _failed_tries(airflow, numbers, tries, dag_id)
-                return {run: airflow.xcom(dag_id, run, "classify") for run in found}
-        assert "failed" not in found.values(), _failed(airflow, found, dag_id)
-        assert time.monotonic() < deadline, f"{found}; {airflow.condition()}\n{airflow.logs()}"
+                return {run: airflow.xcom(dag_id, run, "classify") for run in states}
+        assert "failed" not in states.values(), _failed(airflow, states, dag_id)
+        assert time.monotonic() < deadline, f"{states}; {airflow.condition()}\n{airflow.logs()}"
         time.sleep(0.5)
 
 
@@ -111,8 +111,8 @@ def _failed_tries(airflow: AirflowStandalone, numbers: dict[str, int], tries: in
     return "\n".join(logs)
 
 
-def _failed(airflow: AirflowStandalone, found: dict[str, str], dag_id: str) -> str:
-    run = next(run for run, state in found.items() if state == "failed")
+def _failed(airflow: AirflowStandalone, states: dict[str, str], dag_id: str) -> str:
+    run = next(run for run, state in states.items() if state == "failed")
     return airflow.task_log(dag_id, run, "classify", airflow.task(dag_id, run, "classify")["try_number"])[
         -6000:
     ]
@@ -120,21 +120,21 @@ def _failed(airflow: AirflowStandalone, found: dict[str, str], dag_id: str) -> s
 
 def _check(kafka: EmbeddedKafka, name: str, wanted: Counter, dead: Counter, messages: list[Message]) -> None:
     flights = read_topic(kafka.client_config(), f"{name}-out")
-    assert Counter((one.key, canonical(json.loads(one.value or b""))) for one in flights) == wanted
+    assert Counter((record.key, canonical(json.loads(record.value or b""))) for record in flights) == wanted
     # The cursor's run wrote the same dead letters again.
     letters = read_topic(kafka.client_config(), f"{name}-dead")
-    assert Counter(one.value for one in letters) == dead + dead
+    assert Counter(record.value for record in letters) == dead + dead
     assert len(flights) + dead.total() == len(messages)
 
 
 def _check_tiles(runs: Iterable[RunRecord]) -> None:
     """Assert that the ranges of all runs are contiguous in each partition, from its first record on."""
     ranges: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
-    for one in (one for run in runs for one in run.ranges):
-        ranges[one.partition].append((one.start, one.end))
-    for found in map(sorted, ranges.values()):
-        assert found[0][0] == 0
-        assert all(before[1] == after[0] for before, after in pairwise(found)), found
+    for r in (r for run in runs for r in run.ranges):
+        ranges[r.partition].append((r.start, r.end))
+    for spans in map(sorted, ranges.values()):
+        assert spans[0][0] == 0
+        assert all(before[1] == after[0] for before, after in pairwise(spans)), spans
 
 
 def day_of(message: Message) -> dt.date:

@@ -53,11 +53,11 @@ class Collector:
                     for metric in scope.metrics:
                         for start, value in _points(metric, dag_id):
                             latest[metric.name, start] = value  # counters are cumulative per process
-        found: dict[str, float] = {}
+        totals: dict[str, float] = {}
         for (name, _), value in latest.items():
             if name.startswith("airflow.eos."):
-                found[name] = found.get(name, 0) + value
-        return found
+                totals[name] = totals.get(name, 0) + value
+        return totals
 
     def spans(self, dag_id: str) -> list[tuple[str, int, int, str]]:
         """Return name, start and end in nanoseconds, and trace id of this package's spans for a Dag."""
@@ -87,4 +87,4 @@ def _points(metric: Any, dag_id: str) -> list[tuple[int, float]]:
 
 
 def _of_dag(point: Any, dag_id: str) -> bool:
-    return any(one.key == "dag_id" and one.value.string_value == dag_id for one in point.attributes)
+    return any(pair.key == "dag_id" and pair.value.string_value == dag_id for pair in point.attributes)

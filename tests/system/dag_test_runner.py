@@ -24,7 +24,7 @@ def run(file: str, dag_id: str, logical_date: str, conf: dict[str, Any]) -> dict
     spec.loader.exec_module(module)
     from airflow.sdk import DAG
 
-    dag = next(one for one in vars(module).values() if isinstance(one, DAG) and one.dag_id == dag_id)
+    dag = next(value for value in vars(module).values() if isinstance(value, DAG) and value.dag_id == dag_id)
     run = dag.test(logical_date=pendulum.parse(logical_date), run_conf=conf)
     tasks = {
         instance.task_id: {

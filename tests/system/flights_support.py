@@ -75,7 +75,7 @@ def expected_output(
 
 def canonical(flight: dict[str, object]) -> str:
     """Return a canonical text of a flight; a null field and a missing one are the same."""
-    return json.dumps({name: what for name, what in flight.items() if what is not None}, sort_keys=True)
+    return json.dumps({name: value for name, value in flight.items() if value is not None}, sort_keys=True)
 
 
 PIPELINES = (
@@ -97,7 +97,7 @@ PIPELINES = (
 def make_topics(kafka: EmbeddedKafka) -> None:
     """Create the topics of the example Dag and of the test Dags."""
     examples = ("flights-daily", "flights-batched", "flights-on-arrival")
-    more = {name: 2 for one in examples for name in (one, f"{one}-dead-letter")}
+    more = {name: 2 for example in examples for name in (example, f"{example}-dead-letter")}
     tests = dict.fromkeys(
         ("held-in", "held-out", "waits-in", "waits-out", "woken-in", "orders", "orders-large"), 2
     )

@@ -24,10 +24,8 @@ class Gate:
         """Wait until this many processes have reached it since it was shut; return their ids, in order."""
         deadline = time.monotonic() + timeout
         while True:
-            found = (
-                [int(line) for line in self._reached.read_text().split()] if self._reached.exists() else []
-            )
-            if len(found) >= processes:
-                return found
-            assert time.monotonic() < deadline, f"{len(found)} of {processes} processes came to the gate"
+            pids = [int(line) for line in self._reached.read_text().split()] if self._reached.exists() else []
+            if len(pids) >= processes:
+                return pids
+            assert time.monotonic() < deadline, f"{len(pids)} of {processes} processes came to the gate"
             time.sleep(0.05)

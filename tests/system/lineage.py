@@ -20,9 +20,9 @@ def lineage_of(folder: Path, job: str, run_id: str) -> dict[str, dict[str, Any]]
     }
 
 
-def datasets(found: list[dict[str, Any]]) -> list[tuple[str, str]]:
+def datasets(listed: list[dict[str, Any]]) -> list[tuple[str, str]]:
     """Return namespace and name of each dataset."""
-    return sorted((one["namespace"], one["name"]) for one in found)
+    return sorted((dataset["namespace"], dataset["name"]) for dataset in listed)
 
 
 def _dag_run(event: dict[str, Any]) -> str:

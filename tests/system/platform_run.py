@@ -45,7 +45,7 @@ def begin_run(airflow: AirflowPlatform, pipeline: Pipeline, dag_id: str, name: s
 def ends_once(airflow: AirflowPlatform, held: Held, *, committed_by: int, tries: list[str]) -> None:
     """Wait for success; check that the given try wrote everything once, and the states of Airflow's tries."""
     state = airflow.wait_for_run(held.dag_id, held.run_id)
-    seen = [str(one["state"]) for one in airflow.api.tries(held.dag_id, held.run_id, "copy")]
+    seen = [str(ti["state"]) for ti in airflow.api.tries(held.dag_id, held.run_id, "copy")]
     log = airflow.task_log(held.dag_id, held.run_id, "copy", len(seen))
     assert state == "success", log[-6000:]
     after = held.pipeline.look()

@@ -51,7 +51,7 @@ class Pipeline:
 
     def look(self) -> Columns:
         """Return the current columns."""
-        output = Counter(one.value or b"" for one in read_topic(self._kafka, self._sink))
+        output = Counter(record.value or b"" for record in read_topic(self._kafka, self._sink))
         return Columns(output, self._offset(), tuple(self._runs()))
 
     def publish(self, prefix: str, count: int = 100) -> Counter[bytes]:
@@ -73,8 +73,8 @@ class Pipeline:
     def _offset(self) -> int:
         consumer = Consumer({**self._kafka, "group.id": self._group})
         try:
-            known = consumer.list_topics(self._source, timeout=20).topics[self._source].partitions
-            places = [TopicPartition(self._source, partition) for partition in known]
+            partitions = consumer.list_topics(self._source, timeout=20).topics[self._source].partitions
+            places = [TopicPartition(self._source, partition) for partition in partitions]
             committed = with_coordinator(lambda: consumer.committed(places, timeout=20))
             return sum(max(0, place.offset) for place in committed)
         finally:
@@ -89,9 +89,9 @@ class Pipeline:
 
 def added(before: Columns, after: Columns) -> list[tuple[str, int]]:
     """Return run id and try of every run that was added to the ledger."""
-    known = {run.run_key for run in before.runs}
+    old_keys = {run.run_key for run in before.runs}
     assert all(run in after.runs for run in before.runs), "a record of the ledger was changed"
-    return [(run.run_id, run.try_number) for run in after.runs if run.run_key not in known]
+    return [(run.run_id, run.try_number) for run in after.runs if run.run_key not in old_keys]
 
 
 def grown(before: Columns, sent: Counter[bytes], **changes: Any) -> Columns:

@@ -13,14 +13,14 @@ class SparkMaster:
 
     def __init__(self) -> None:
         self.states: dict[str, str] = {}
-        self.asked: set[str] = set()
+        self.polled: set[str] = set()
         self.killed: list[str] = []
         master = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 driver = self.path.rpartition("/")[2]
-                master.asked.add(driver)
+                master.polled.add(driver)
                 state = master.states.get(driver)
                 self._answer({"success": state is not None, "driverState": state, "submissionId": driver})
 
@@ -30,10 +30,10 @@ class SparkMaster:
                 master.states[driver] = "KILLED"
                 self._answer({"success": True, "submissionId": driver})
 
-            def _answer(self, found: Any) -> None:
+            def _answer(self, body: Any) -> None:
                 self.send_response(200)
                 self.end_headers()
-                self.wfile.write(json.dumps(found).encode())
+                self.wfile.write(json.dumps(body).encode())
 
             def log_message(self, *_: Any) -> None:
                 pass

@@ -47,7 +47,11 @@ def test_partitions_are_found_though_a_backfill_names_new_runs(
 ) -> None:
     """A reprocess backfill of a partitioned Dag creates new runs: the partition key finds committed work."""
     days = 2
-    messages = [one for one in flights_input()[1] if (day_of(one) - FIRST).days < days and one.key != b"XXX"]
+    messages = [
+        message
+        for message in flights_input()[1]
+        if (day_of(message) - FIRST).days < days and message.key != b"XXX"
+    ]
     publish(kafka.client_config(), "partitioned-in", messages)
     pipeline = Pipeline(kafka, "partitioned", "partitioned")
     before = pipeline.look()
@@ -55,19 +59,19 @@ def test_partitions_are_found_though_a_backfill_names_new_runs(
     airflow.api.unpause("partitioned")
     last = FIRST + dt.timedelta(days=days)
     create(airflow, "partitioned", last)
-    made = wait(airflow, "partitioned", days, tries=1)
+    xcoms = wait(airflow, "partitioned", days, tries=1)
     columns = pipeline.look()
-    assert sorted(added(before, columns)) == sorted((run, 1) for run in made)
-    assert sum(one["records_written"] for one in made.values()) == len(messages)
-    assert {one["mode"] for one in made.values()} == {"partition"}
+    assert sorted(added(before, columns)) == sorted((run, 1) for run in xcoms)
+    assert sum(summary["records_written"] for summary in xcoms.values()) == len(messages)
+    assert {summary["mode"] for summary in xcoms.values()} == {"partition"}
 
     create(airflow, "partitioned", last, "--reprocess-behavior", "completed")
     both = wait(airflow, "partitioned", 2 * days, tries=1)
-    again = [one for run_id, one in both.items() if run_id not in made]
-    assert sorted((one["run_key"], one["found"]) for one in again) == sorted(
-        (one["run_key"], True) for one in made.values()
+    again = [summary for run_id, summary in both.items() if run_id not in xcoms]
+    assert sorted((summary["run_key"], summary["found"]) for summary in again) == sorted(
+        (summary["run_key"], True) for summary in xcoms.values()
     )
     assert pipeline.look() == columns
     wanted, _ = expected_output(messages)
     flights = read_topic(kafka.client_config(), "partitioned-out")
-    assert Counter((one.key, canonical(json.loads(one.value or b""))) for one in flights) == wanted
+    assert Counter((record.key, canonical(json.loads(record.value or b""))) for record in flights) == wanted

@@ -45,9 +45,9 @@ def test_the_comparison_runs_every_contender_and_reports(tmp_path, monkeypatch):
     report = json.loads((tmp_path / "compare.json").read_text())
     assert f"arrow {report['ratios']['arrow']['seconds']:.2f} " in last
     assert len(report["contenders"]) == 9
-    for found in report["contenders"].values():
-        assert found["median_seconds"] > 0
-        assert found["records_per_second"] == pytest.approx(20_000 / found["median_seconds"])
+    for figures in report["contenders"].values():
+        assert figures["median_seconds"] > 0
+        assert figures["records_per_second"] == pytest.approx(20_000 / figures["median_seconds"])
     for path in ("dataframe", "arrow"):
         assert 0 < report["transaction_open"][path] < 1
         assert sum(report["shares"][path].values()) == pytest.approx(1, abs=0.01)
@@ -97,7 +97,7 @@ def test_the_curves_are_measured_and_drawn(tmp_path):
         "pipelines in one ledger, no records": [1, 10],
         "runs at once, no records": [1, 2, 4, 8],
     }
-    assert all(len(one) == 1 and one[0] > 0 for values in seconds.values() for one in values.values())
+    assert all(len(times) == 1 and times[0] > 0 for values in seconds.values() for times in values.values())
     chart = ET.parse(tmp_path / "curves.svg").getroot()
     drawn = {text.text for text in chart.iter("{http://www.w3.org/2000/svg}text")}
     assert set(seconds) <= drawn
@@ -113,8 +113,8 @@ def test_the_pages_are_right_and_measured(tmp_path, monkeypatch):
     report = json.loads((tmp_path / "page.json").read_text())
     assert (report["runs"], report["wrong"]) == (400, [])
     names = ("health", "pipelines", "pipeline", "newest run", "oldest run", "transactions")
-    assert sorted(report["seconds"]) == sorted(one + twin for one in names for twin in ("", ", JSON"))
-    assert all(len(one) == 1 and one[0] > 0 for one in report["seconds"].values())
+    assert sorted(report["seconds"]) == sorted(name + twin for name in names for twin in ("", ", JSON"))
+    assert all(len(times) == 1 and times[0] > 0 for times in report["seconds"].values())
 
 
 @pytest.mark.chaos
@@ -125,7 +125,7 @@ def test_a_run_is_spread_over_executors_of_each_cluster(tmp_path):
     assert done.returncode == 0, done.stdout[-5_000:]
     cases = json.loads((tmp_path / "executors.json").read_text())["cases"]
     used = {
-        case: {path: found["executors"] for path, found in paths.items()} for case, paths in cases.items()
+        case: {path: figures["executors"] for path, figures in paths.items()} for case, paths in cases.items()
     }
     assert used == {
         case: {"DataFrame": number, "Arrow": number}

@@ -35,7 +35,7 @@ def of_day(messages: list[Message], day: int) -> list[Message]:
     """Return the flights of a day of January 2001."""
     date = dt.date(2001, 1, day)
     utc = dt.timezone.utc
-    return [one for one in messages if dt.datetime.fromtimestamp(one.timestamp / 1000, utc).date() == date]
+    return [m for m in messages if dt.datetime.fromtimestamp(m.timestamp / 1000, utc).date() == date]
 
 
 def test_each_day_is_written_once_backwards_and_again(kafka: EmbeddedKafka, tmp_path: Path) -> None:
@@ -58,4 +58,4 @@ def test_each_day_is_written_once_backwards_and_again(kafka: EmbeddedKafka, tmp_
 
     classified, _ = expected_output([*of_day(messages, 2), *of_day(messages, 3)])
     flights = read_topic(kafka.client_config(), "flights-classified")
-    assert Counter((one.key, canonical(json.loads(one.value or b""))) for one in flights) == classified
+    assert Counter((r.key, canonical(json.loads(r.value or b""))) for r in flights) == classified

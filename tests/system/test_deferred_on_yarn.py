@@ -39,12 +39,12 @@ class Place:
 
     def half_way(self) -> tuple[str, str]:
         """Trigger a run; return run and application once half is written and the task deferred."""
-        known = set(self.yarn.applications())
+        before = set(self.yarn.applications())
         run_id = self.airflow.trigger(DAG, timeout=120)
         wait_until(lambda: is_half_written(self.meeting), 240)
         deferred(self.airflow, DAG, run_id, TASK)
         self.triggerer_looks(run_id)
-        (application,) = set(self.yarn.applications()) - known
+        (application,) = set(self.yarn.applications()) - before
         return run_id, application
 
     def triggerer_looks(self, run_id: str, triggerers: int = 1) -> None:
@@ -138,7 +138,7 @@ def test_a_deferred_task_that_is_cleared_is_done_by_another_application(place: P
     after = place.pipeline.look()
     assert after == grown(before, sent, runs=after.runs)
     assert added(before, after) == [(run_id, 2)]
-    assert [one["state"] for one in place.airflow.api.tries(DAG, run_id, TASK)][-1] == "success"
+    assert [ti["state"] for ti in place.airflow.api.tries(DAG, run_id, TASK)][-1] == "success"
 
 
 def test_a_task_that_is_cleared_without_a_triggerer_ends_its_application(place: Place) -> None:
@@ -160,7 +160,7 @@ def test_a_triggerer_that_is_killed_leaves_the_application_alone(place: Place) -
     """The next triggerer follows the same driver; if none sees its end, a later triggerer finds it."""
     before, sent = place.pipeline.look(), place.pipeline.publish("orphaned")
     run_id, application = place.half_way()
-    known = set(place.yarn.applications())
+    applications = set(place.yarn.applications())
     place.airflow.kill_component("triggerer", tree=True)
     place.airflow.start_components("triggerer")
     place.triggerer_looks(run_id, 2)
@@ -176,4 +176,4 @@ def test_a_triggerer_that_is_killed_leaves_the_application_alone(place: Place) -
     assert place.airflow.wait_for_run(DAG, run_id) == "success"
     assert place.pipeline.look() == after
     assert added(before, after) == [(run_id, 1)]
-    assert set(place.yarn.applications()) == known
+    assert set(place.yarn.applications()) == applications

@@ -74,7 +74,7 @@ def test_marked_while_deferred_the_driver_is_killed(
     airflow.trigger("driver", run_id)
     airflow.wait_for_task("driver", run_id, "copy", ["deferred"])
     # A trigger that the triggerer has not started yet has no on_kill.
-    eventually(lambda: set(spark_master.asked), lambda seen: f"driver-{run_id}-1" in seen)
+    eventually(lambda: set(spark_master.polled), lambda seen: f"driver-{run_id}-1" in seen)
     airflow.set_task_state("driver", run_id, "copy", "failed")
     eventually(lambda: spark_master.killed, lambda seen: seen == [f"driver-{run_id}-1"])
     assert airflow.task("driver", run_id, "copy")["state"] == "failed"
@@ -90,15 +90,15 @@ def test_driver_outlives_a_triggerer_that_lost_it_to_another(
     spark_master.states[driver] = "RUNNING"
     airflow.trigger("driver", run_id)
     airflow.wait_for_task("driver", run_id, "copy", ["deferred"])
-    eventually(lambda: set(spark_master.asked), lambda seen: driver in seen)
+    eventually(lambda: set(spark_master.polled), lambda seen: driver in seen)
     with another_triggerer(airflow, "driver", run_id):
         eventually(
             lambda: (airflow.trigger_log("driver", run_id, "copy"), spark_master.killed),
             lambda seen: "another triggerer waits" in seen[0] or driver in seen[1],
         )
         assert driver not in spark_master.killed
-    spark_master.asked.clear()
-    eventually(lambda: set(spark_master.asked), lambda seen: driver in seen)
+    spark_master.polled.clear()
+    eventually(lambda: set(spark_master.polled), lambda seen: driver in seen)
     airflow.set_task_state("driver", run_id, "copy", "failed")
     eventually(lambda: spark_master.killed, lambda seen: driver in seen)
 

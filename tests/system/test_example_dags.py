@@ -47,28 +47,28 @@ def run(env: AirflowEnv, logical_date: str, *dag_ids: str) -> Iterator[dict[str,
     """Yield the XComs of each successful run, by task."""
     for done in env.dag_tests(*((DAGS / f"{dag_id}.py", dag_id, logical_date) for dag_id in dag_ids)):
         assert done["state"] == "success", done["output"][-6000:]
-        yield {name: one["xcom"] for name, one in done["tasks"].items()}
+        yield {name: task["xcom"] for name, task in done["tasks"].items()}
 
 
 def output(kafka: EmbeddedKafka, topic: str) -> Counter[Any]:
-    found = read_topic(kafka.client_config(), topic)
-    return Counter((one.key, canonical(json.loads(one.value or b""))) for one in found)
+    records = read_topic(kafka.client_config(), topic)
+    return Counter((record.key, canonical(json.loads(record.value or b""))) for record in records)
 
 
 def of_day(messages: list[Message]) -> list[Message]:
     utc = dt.timezone.utc
-    return [one for one in messages if dt.datetime.fromtimestamp(one.timestamp / 1000, utc).date() == DAY]
+    return [m for m in messages if dt.datetime.fromtimestamp(m.timestamp / 1000, utc).date() == DAY]
 
 
 def test_day_is_waited_for_classified_and_reported(env: AirflowEnv, kafka: EmbeddedKafka) -> None:
     """flights_daily and flights_daily_report: the other Dag finds the day's run in the ledger."""
-    done, told = run(env, "2001-01-03T00:00:00Z", "flights_daily", "flights_daily_report")
+    done, report = run(env, "2001-01-03T00:00:00Z", "flights_daily", "flights_daily_report")
     assert done["over"] == {"start": "2001-01-02T00:00:00+00:00", "end": "2001-01-03T00:00:00+00:00"}
     day = of_day(FLIGHTS)
     assert done["classify"]["records_written"] == len(day) > 0
     assert output(kafka, "flights-daily") == expected_output(day)[0]
-    assert told["committed"]["run_key"] == done["classify"]["run_key"]
-    assert told["report"] == f"{len(day)} flights read, {len(day)} records written"
+    assert report["committed"]["run_key"] == done["classify"]["run_key"]
+    assert report["report"] == f"{len(day)} flights read, {len(day)} records written"
 
 
 @pytest.mark.chaos
@@ -105,10 +105,10 @@ def test_orders_of_a_day_are_filtered(env: AirflowEnv, kafka: EmbeddedKafka, ord
     """orders_daily, with its function in the Dag file, writes the day's large orders, each once."""
     (_,) = run(env, "2026-01-02T00:00:00Z", "orders_daily")
     day = range(int(MIDNIGHT.timestamp() * 1000) - 86_400_000, int(MIDNIGHT.timestamp() * 1000))
-    wanted = [one.value for one in orders if one.timestamp in day and json.loads(one.value)["price"] >= 100]
+    wanted = [r.value for r in orders if r.timestamp in day and json.loads(r.value)["price"] >= 100]
     assert wanted
-    found = read_topic(kafka.client_config(), "orders-large")
-    assert Counter(one.value for one in found) == Counter(wanted)
+    written = read_topic(kafka.client_config(), "orders-large")
+    assert Counter(r.value for r in written) == Counter(wanted)
 
 
 @pytest.mark.chaos
@@ -116,11 +116,11 @@ def test_orders_are_read_by_a_task_for_each_partition(
     env: AirflowEnv, kafka: EmbeddedKafka, orders: list[Message]
 ) -> None:
     """orders_by_partition maps a decorated task over partitions, which are no parameter of its function."""
-    before = Counter(one.value for one in read_topic(kafka.client_config(), "orders-large"))
+    before = Counter(record.value for record in read_topic(kafka.client_config(), "orders-large"))
     (_,) = run(env, "2026-01-02T00:00:00Z", "orders_by_partition")
-    written = Counter(one.value for one in read_topic(kafka.client_config(), "orders-large")) - before
-    assert {one.partition for one in read_topic(kafka.client_config(), "orders")} == {0, 1}
-    assert written == Counter(one.value for one in orders if json.loads(one.value)["price"] >= 150)
+    written = Counter(record.value for record in read_topic(kafka.client_config(), "orders-large")) - before
+    assert {record.partition for record in read_topic(kafka.client_config(), "orders")} == {0, 1}
+    assert written == Counter(record.value for record in orders if json.loads(record.value)["price"] >= 150)
 
 
 @pytest.mark.chaos
@@ -137,11 +137,11 @@ def test_customers_lose_their_addresses(env: AirflowEnv, kafka: EmbeddedKafka) -
     (done,) = run(env, "2026-01-02T00:00:00Z", "customers_masked")
     assert done["mask"]["records_written"] == len(customers)
     wanted = Counter(
-        (one.key, b'{"mail": "***@example.com", "n": %d}' % n, one.timestamp)
-        for n, one in enumerate(customers)
+        (record.key, b'{"mail": "***@example.com", "n": %d}' % n, record.timestamp)
+        for n, record in enumerate(customers)
     )
-    found = read_topic(kafka.client_config(), "customers-masked")
-    assert Counter((one.key, one.value, one.timestamp) for one in found) == wanted
+    masked = read_topic(kafka.client_config(), "customers-masked")
+    assert Counter((record.key, record.value, record.timestamp) for record in masked) == wanted
 
 
 def test_no_example_is_left_out() -> None:

@@ -33,15 +33,15 @@ def test_every_row_is_classified_or_a_dead_letter(spark: Any) -> None:
     messages = [*generate_flights(2000, malformed=0.05), *limits, *MALFORMED]
     moment = dt.datetime(2001, 1, 1, tzinfo=dt.timezone.utc)
     rows = [(m.key, m.value, "flights", 3, offset, moment) for offset, m in enumerate(messages)]
-    found = process(spark.createDataFrame(rows, COLUMNS)).collect()
+    processed = process(spark.createDataFrame(rows, COLUMNS)).collect()
     classified, dead = expected_output(messages)
-    assert len(found) == len(messages)
+    assert len(processed) == len(messages)
     assert len(dead) > len(MALFORMED)
     classes = {json.loads(flight)["class"] for _, flight in classified}
     assert classes == {"on_time", "minor", "major", "severe", "cancelled"}
-    assert Counter(bytes(row.value) for row in found if row.topic == DEAD_LETTER_TOPIC) == dead
+    assert Counter(bytes(row.value) for row in processed if row.topic == DEAD_LETTER_TOPIC) == dead
     assert (
-        Counter((bytes(row.key), canonical(json.loads(row.value))) for row in found if row.topic is None)
+        Counter((bytes(row.key), canonical(json.loads(row.value))) for row in processed if row.topic is None)
         == classified
     )
 

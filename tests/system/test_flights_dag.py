@@ -55,9 +55,9 @@ def test_every_flight_is_classified_once_and_broken_rows_are_dead_letters(
     classified, dead = expected_output(messages)
     assert len({json.loads(flight)["class"] for _, flight in classified}) >= 4
     flights = read_topic(kafka.client_config(), "flights-classified")
-    assert Counter((one.key, canonical(json.loads(one.value or b""))) for one in flights) == classified
+    assert Counter((r.key, canonical(json.loads(r.value or b""))) for r in flights) == classified
     letters = read_topic(kafka.client_config(), "flights-dead-letter")
-    assert Counter(one.value for one in letters) == dead
+    assert Counter(r.value for r in letters) == dead
     assert {name for name, _ in letters[0].headers} == {
         "error",
         "source.topic",

@@ -33,7 +33,7 @@ def test_days_are_in_the_table_once_though_a_task_is_killed_and_all_are_backfill
     airflow: AirflowStandalone, kafka: EmbeddedKafka, lake: dict[str, str], folder: Path
 ) -> None:
     """A task is killed after it has written its files and before it publishes them; retries do the rest."""
-    messages = [one for one in flights_input()[1] if (day_of(one) - FIRST).days < DAYS]
+    messages = [message for message in flights_input()[1] if (day_of(message) - FIRST).days < DAYS]
     publish(kafka.client_config(), "table-in", messages)
     airflow.wait_for_dag(DAG)
     airflow.api.unpause(DAG)
@@ -47,34 +47,36 @@ def test_days_are_in_the_table_once_though_a_task_is_killed_and_all_are_backfill
         airflow.kill_task(DAG, killed, TASK)
         assert rows_of(table.refresh(), "select count(*) from rows") == [(0,)]
     xcoms = _xcoms(airflow, runs, tries=1)
-    tries = [one["state"] for one in airflow.api.tries(DAG, killed, TASK)]
+    tries = [attempt["state"] for attempt in airflow.api.tries(DAG, killed, TASK)]
     assert tries == ["failed", "success"]
 
     _check_rows(table.refresh(), messages)
-    snapshots = {one.snapshot_id: one.summary for one in table.snapshots()}
+    snapshots = {snapshot.snapshot_id: snapshot.summary for snapshot in table.snapshots()}
     for summary in xcoms.values():
         assert summary["written"] == {SINK: summary["records_read"]}
         assert snapshots[summary["table"]["snapshot"]]["eos.run-key"] == summary["run_key"]
-    assert sum(one["records_written"] for one in xcoms.values()) == len(messages)
+    assert sum(summary["records_written"] for summary in xcoms.values()) == len(messages)
     _check_what_airflow_shows(airflow, kafka, folder, killed, xcoms[killed])
 
     create(airflow, DAG, last, "--reprocess-behavior", "completed", "--run-backwards")
-    assert _xcoms(airflow, runs, tries=2) == {run: {**one, "found": True} for run, one in xcoms.items()}
-    assert {one.snapshot_id for one in table.refresh().snapshots()} == set(snapshots)
+    assert _xcoms(airflow, runs, tries=2) == {
+        run: {**summary, "found": True} for run, summary in xcoms.items()
+    }
+    assert {snapshot.snapshot_id for snapshot in table.refresh().snapshots()} == set(snapshots)
     _check_rows(table, messages)
 
 
 def _xcoms(airflow: AirflowStandalone, runs: list[dict[str, Any]], *, tries: int) -> dict[str, Any]:
     """Wait until each task has succeeded in a try of at least that number; return its XCom by run."""
-    found = {}
+    xcoms = {}
     for run_id in (run["dag_run_id"] for run in runs):
         eventually(
             lambda run_id=run_id: airflow.task(DAG, run_id, TASK),
             lambda task: task["state"] == "success" and task["try_number"] >= tries,
             seconds=240,
         )
-        found[run_id] = airflow.xcom(DAG, run_id, TASK)
-    return found
+        xcoms[run_id] = airflow.xcom(DAG, run_id, TASK)
+    return xcoms
 
 
 def _check_rows(table: Any, messages: list[Message]) -> None:
@@ -84,10 +86,10 @@ def _check_rows(table: Any, messages: list[Message]) -> None:
     columns = "epoch_ms(departure), origin, delay, malformed"
     flights = Counter(rows_of(table, f"select {columns} from rows"))
     wanted = Counter(
-        (one.timestamp, None, None, one.value)
-        if expected(one.value) is None
-        else (one.timestamp, one.key.decode(), json.loads(one.value).get("delay"), None)
-        for one in messages
+        (message.timestamp, None, None, message.value)
+        if expected(message.value) is None
+        else (message.timestamp, message.key.decode(), json.loads(message.value).get("delay"), None)
+        for message in messages
     )
     assert flights == wanted
 
@@ -103,8 +105,8 @@ def _check_what_airflow_shows(
     assert event["extra"]["airflow_eos"]["table"] == summary["table"]
     assert event["extra"]["airflow_eos"]["written"] == summary["written"]
 
-    told = eventually(lambda: lineage_of(folder, f"{DAG}.{TASK}", run_id), lambda seen: "COMPLETE" in seen)
-    assert datasets(told["COMPLETE"]["inputs"]) == [(f"kafka://{kafka.bootstrap_servers}", "table-in")]
-    assert datasets(told["COMPLETE"]["outputs"]) == [("iceberg://iceberg_default", "lake.flights")]
-    (output,) = told["COMPLETE"]["outputs"]
+    lineage = eventually(lambda: lineage_of(folder, f"{DAG}.{TASK}", run_id), lambda seen: "COMPLETE" in seen)
+    assert datasets(lineage["COMPLETE"]["inputs"]) == [(f"kafka://{kafka.bootstrap_servers}", "table-in")]
+    assert datasets(lineage["COMPLETE"]["outputs"]) == [("iceberg://iceberg_default", "lake.flights")]
+    (output,) = lineage["COMPLETE"]["outputs"]
     assert output["outputFacets"]["outputStatistics"]["rowCount"] == summary["records_written"]

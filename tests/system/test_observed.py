@@ -45,7 +45,7 @@ def test_run_whose_answer_is_lost_commits_once_and_tells_of_it(
         "airflow.eos.run.undecided": 0,
         resolved: 1,
     }
-    order = [f"eos.run.{one}" for one in (*ORDER, *DECIDED)]
+    order = [f"eos.run.{state}" for state in (*ORDER, *DECIDED)]
     spans = eventually(lambda: collector.spans("loses_its_answer"), lambda seen: len(seen) >= len(order))
     assert [name for name, *_ in spans] == order
     assert all(then[1] == first[2] for first, then in pairwise(spans))
@@ -70,5 +70,8 @@ def test_run_whose_answer_is_lost_commits_once_and_tells_of_it(
     (output,) = events["COMPLETE"]["outputs"]
     assert output["outputFacets"]["outputStatistics"]["rowCount"] == 100
     facet = events["COMPLETE"]["run"]["facets"]["airflowEos"]
-    ranges = [[one["topic"], one["partition"], one["start"], one["end"]] for one in facet["offset_ranges"]]
-    assert ranges == [one.to_list() for one in after.runs[-1].ranges]
+    ranges = [
+        [offsets["topic"], offsets["partition"], offsets["start"], offsets["end"]]
+        for offsets in facet["offset_ranges"]
+    ]
+    assert ranges == [offsets.to_list() for offsets in after.runs[-1].ranges]

@@ -82,8 +82,8 @@ def late(kafka: EmbeddedKafka) -> Pipeline:
 
 def has_open_transaction(kafka: EmbeddedKafka, group: str) -> bool:
     name = keys.cursor_transactional_id(DEFAULT_PREFIX, group)
-    found = abort_transaction(Deployment(kafka.client_config()), name, execute=False)
-    return found.state == "Ongoing"
+    transaction = abort_transaction(Deployment(kafka.client_config()), name, execute=False)
+    return transaction.state == "Ongoing"
 
 
 @on_celery

@@ -58,7 +58,7 @@ def test_clear_of_an_old_run_and_a_second_run_at_once(
     before = unlimited.look()
     assert before == grown(start, old, runs=before.runs)
     assert added(start, before) == [(first, 1)]
-    told = asset_events(airflow, first)
+    events = asset_events(airflow, first)
 
     new = unlimited.publish("new")
     gate.shut()
@@ -68,7 +68,7 @@ def test_clear_of_an_old_run_and_a_second_run_at_once(
     wait_success(airflow, "unlimited", first)
     again = airflow.xcom("unlimited", first, "copy")
     assert (again["found"], again["records_written"]) == (True, RECORDS)
-    assert asset_events(airflow, first) == told * 2
+    assert asset_events(airflow, first) == events * 2
     assert "Starting Spark" not in airflow.task_log("unlimited", first, "copy", 2)
     assert unlimited.look() == before
     task = airflow.task("unlimited", live, "copy")
@@ -98,8 +98,8 @@ def test_clear_of_an_old_run_and_a_second_run_at_once(
 def asset_events(airflow: AirflowStandalone, run_id: str) -> list[dict[str, Any]]:
     """Return the run's events about its outlet, each checked for ranges, counts and partitions."""
     events = airflow.api.call("GET", f"/assets/events?source_run_id={run_id}")["asset_events"]
-    found = [event["extra"]["airflow_eos"] for event in events]
-    for extra in found:
+    extras = [event["extra"]["airflow_eos"] for event in events]
+    for extra in extras:
         assert extra["records_written"] == sum(extra["written"].values()) == RECORDS
         assert {place.rpartition("-")[0] for place in extra["written"]} == {"unlimited-out"}
         assert extra["records_read"] == sum(end - start for _, _, start, end in extra["ranges"]) == RECORDS
@@ -107,7 +107,7 @@ def asset_events(airflow: AirflowStandalone, run_id: str) -> list[dict[str, Any]
             "unlimited.copy",
             keys.cursor_run_key("unlimited.copy", run_id),
         )
-    return found
+    return extras
 
 
 @pytest.mark.chaos
@@ -169,8 +169,8 @@ def test_killed_after_its_commit(airflow: AirflowStandalone, kafka: EmbeddedKafk
     airflow.kill_task("reports_late", run_id, "copy")
     gate.open()
     wait_success(airflow, "reports_late", run_id)
-    found = airflow.xcom("reports_late", run_id, "copy")
-    assert (found["found"], found["try_number"], found["records_written"]) == (True, 1, RECORDS)
+    xcom = airflow.xcom("reports_late", run_id, "copy")
+    assert (xcom["found"], xcom["try_number"], xcom["records_written"]) == (True, 1, RECORDS)
     assert tries(airflow, "reports_late", run_id) == ["failed", "success"]
     assert committed == grown(before, sent, runs=committed.runs)
     assert added(before, committed) == [(run_id, 1)]
@@ -195,12 +195,12 @@ def test_task_told_to_stop_ends_its_transaction(
 
     assert state() == "Ongoing"
     airflow.kill_task("stays_open", run_id, "copy", signal.SIGTERM)
-    told = time.time()
+    signalled = time.time()
     eventually(state, lambda seen: seen == "CompleteAbort")
     assert pipeline.look() == before
     # By the task's own clock, as the test's polling takes time, too.
     ended = eventually(lambda: logged_at(airflow, "stays_open", run_id, "killed: the transaction of"), bool)
-    assert ended - told < 5
+    assert ended - signalled < 5
     gate.open()
     wait_success(airflow, "stays_open", run_id)
     assert tries(airflow, "stays_open", run_id) == ["failed", "success"]
@@ -233,9 +233,9 @@ def test_second_run_of_a_cursor_waits_and_a_moved_cursor_fails_at_once(
     airflow: AirflowStandalone, kafka: EmbeddedKafka, gate: Gate, folder: Path
 ) -> None:
     """Runs take turns, and read each record once. reset-offsets and a clear repair a moved cursor."""
-    one = Pipeline(kafka, "one", "one_at_a_time.copy")
-    before = one.look()
-    sent = one.publish("one")
+    pipeline = Pipeline(kafka, "one", "one_at_a_time.copy")
+    before = pipeline.look()
+    sent = pipeline.publish("one")
     gate.shut()
     first = airflow.trigger("one_at_a_time")
     gate.wait()
@@ -246,14 +246,14 @@ def test_second_run_of_a_cursor_waits_and_a_moved_cursor_fails_at_once(
     gate.open()
     for run_id in (first, second):
         wait_success(airflow, "one_at_a_time", run_id)
-    after = one.look()
+    after = pipeline.look()
     assert after == grown(before, sent, runs=after.runs)
     assert added(before, after) == [(first, 1), (second, 1)]
     assert [run.records_read for run in after.runs[-2:]] == [RECORDS, 0]
 
-    more = one.publish("moved")
-    one.moved_by_somebody_else(0)
-    moved = one.look()
+    more = pipeline.publish("moved")
+    pipeline.moved_by_somebody_else(0)
+    moved = pipeline.look()
     run_id = airflow.trigger("one_at_a_time")
     assert airflow.wait_for_run("one_at_a_time", run_id) == "failed"
     assert tries(airflow, "one_at_a_time", run_id) == ["failed"]
@@ -263,13 +263,13 @@ def test_second_run_of_a_cursor_waits_and_a_moved_cursor_fails_at_once(
     assert events["FAIL"]["run"]["facets"]["airflowEos"]["run_key"] == keys.cursor_run_key(
         "one_at_a_time.copy", run_id
     )
-    assert one.look() == moved
+    assert pipeline.look() == moved
     done = airflow.cli("eos", "reset-offsets", "--group", "one", "--to", "cursor", "--yes")
     assert done.returncode == 0, done.stderr
-    assert one.look() == after
+    assert pipeline.look() == after
     airflow.clear("one_at_a_time", run_id, ["copy"])
     wait_success(airflow, "one_at_a_time", run_id)
-    settled = one.look()
+    settled = pipeline.look()
     assert settled == grown(after, more, runs=settled.runs)
     assert added(after, settled) == [(run_id, 2)]
 
@@ -281,21 +281,21 @@ def test_replay_writes_once_more_what_somebody_confirmed(
     replayed = Pipeline(kafka, "one", "replayed.replay", sink="replayed-out")
     replayed.publish("replayed")
     source = read_topic(kafka.client_config(), "one-in")
-    counts = Counter(one.partition for one in source)
+    counts = Counter(record.partition for record in source)
     ranges = [["one-in", partition, 0, count] for partition, count in sorted(counts.items())]
     before = replayed.look()
-    asked = {"ranges": ranges, "reason": "the sink was lost", "confirm": False}
-    refused = airflow.trigger("replayed", conf=asked)
-    confirmed = airflow.trigger("replayed", conf={**asked, "confirm": True})
+    conf = {"ranges": ranges, "reason": "the sink was lost", "confirm": False}
+    refused = airflow.trigger("replayed", conf=conf)
+    confirmed = airflow.trigger("replayed", conf={**conf, "confirm": True})
     assert airflow.wait_for_run("replayed", refused) == "failed"
     assert len(airflow.api.tries("replayed", refused, "replay")) == 1
     assert airflow.wait_for_run("replayed", confirmed) == "success"
     after = replayed.look()
-    assert after.output == before.output + Counter(one.value for one in source)
+    assert after.output == before.output + Counter(record.value for record in source)
     assert after.offset == before.offset
     assert added(before, after) == [(confirmed, 1)]
     audit = after.runs[-1].details["audit"]
-    assert (audit["reason"], audit["replay"], audit["dag_id"]) == (asked["reason"], ranges, "replayed")
+    assert (audit["reason"], audit["replay"], audit["dag_id"]) == (conf["reason"], ranges, "replayed")
 
     airflow.clear("replayed", confirmed, ["replay"])
     assert airflow.wait_for_run("replayed", confirmed) == "success"
@@ -325,10 +325,10 @@ def test_pool_and_max_active_runs_let_runs_wait(
     for run_id in (first, second):
         assert airflow.wait_for_run("narrow", run_id) == "success"
     for pipeline in pipelines:
-        found = pipeline.look()
-        assert [(run.run_id, run.try_number) for run in found.runs] == [(first, 1), (second, 1)]
-        assert found.offset == RECORDS
-        assert found.output == sent + sent  # two pipelines, each record once
+        columns = pipeline.look()
+        assert [(run.run_id, run.try_number) for run in columns.runs] == [(first, 1), (second, 1)]
+        assert columns.offset == RECORDS
+        assert columns.output == sent + sent  # two pipelines, each record once
 
 
 @pytest.mark.parametrize("gate", ["rounds"], indirect=True)
@@ -350,8 +350,8 @@ def test_killed_between_two_rounds(airflow: AirflowStandalone, kafka: EmbeddedKa
     assert after == grown(before, sent, runs=after.runs)
     assert added(between, after) == [(run_id, 2), (run_id, 2)]
     assert after.runs[-1].run_key.endswith("/final")
-    found = airflow.xcom("rounds", run_id, "copy")
-    assert (found["records_read"], found["rounds"]) == (RECORDS, 3)
+    xcom = airflow.xcom("rounds", run_id, "copy")
+    assert (xcom["records_read"], xcom["rounds"]) == (RECORDS, 3)
 
 
 def test_on_committed_decides_what_a_clear_means(airflow: AirflowStandalone, kafka: EmbeddedKafka) -> None:
@@ -408,14 +408,14 @@ def test_mapped_tasks_have_a_cursor_each(airflow: AirflowStandalone, kafka: Embe
     run_id = airflow.trigger("mapped")
     assert airflow.wait_for_run("mapped", run_id) == "success"
     first = [airflow.xcom("mapped", run_id, "copy", map_index=index) for index in (0, 1)]
-    assert [[one[:2] for one in found["ranges"]] for found in first] == [
+    assert [[r[:2] for r in xcom["ranges"]] for xcom in first] == [
         [["mapped-in", 0]],
         [["mapped-in", 1]],
     ]
-    assert sum(found["records_written"] for found in first) == RECORDS
-    for index, found in enumerate(first):
-        assert found["run_key"].startswith(keys.run_key_prefixes("mapped.copy"))
-        assert f"/mapped-in-{index}/" in found["run_key"]
+    assert sum(xcom["records_written"] for xcom in first) == RECORDS
+    for index, xcom in enumerate(first):
+        assert xcom["run_key"].startswith(keys.run_key_prefixes("mapped.copy"))
+        assert f"/mapped-in-{index}/" in xcom["run_key"]
     after = mapped.look()
     assert after == grown(before, sent, runs=after.runs)
     assert added(before, after) == [(run_id, 1), (run_id, 1)]
@@ -434,7 +434,7 @@ def test_mapped_tasks_have_a_cursor_each(airflow: AirflowStandalone, kafka: Embe
 
 def tries(airflow: AirflowStandalone, dag_id: str, run_id: str) -> list[str]:
     """Return the states of all tries."""
-    return [one["state"] for one in airflow.api.tries(dag_id, run_id, "copy")]
+    return [ti["state"] for ti in airflow.api.tries(dag_id, run_id, "copy")]
 
 
 def logged_at(airflow: AirflowStandalone, dag_id: str, run_id: str, text: str) -> float:

@@ -58,9 +58,9 @@ def test_cleared_run_is_found_and_writes_nothing(airflow: AirflowStandalone, kaf
     assert pipeline.look() == columns
 
     flights = read_topic(kafka.client_config(), "flights-classified")
-    assert Counter((one.key, canonical(json.loads(one.value or b""))) for one in flights) == classified
+    assert Counter((r.key, canonical(json.loads(r.value or b""))) for r in flights) == classified
     letters = read_topic(kafka.client_config(), "flights-dead-letter")
-    assert Counter(one.value for one in letters) == dead
+    assert Counter(r.value for r in letters) == dead
 
 
 def test_task_marked_failed_ends_soon_and_leaves_nothing(
@@ -85,8 +85,8 @@ def test_task_marked_failed_ends_soon_and_leaves_nothing(
     assert airflow.wait_for_run("held", run_id) == "failed"
     airflow.clear("held", run_id, ["copy"])
     assert airflow.wait_for_run("held", run_id) == "success", airflow.task_log("held", run_id, "copy", 2)
-    found = airflow.xcom("held", run_id, "copy")
-    assert (found["found"], found["records_written"]) == (False, 1000)
+    xcom = airflow.xcom("held", run_id, "copy")
+    assert (xcom["found"], xcom["records_written"]) == (False, 1000)
     after = held.look()
     assert after == grown(before, sent, runs=after.runs)
     assert added(before, after) == [(run_id, 2)]
@@ -104,9 +104,9 @@ def test_killed_task_is_retried_by_the_scheduler(
     assert held.look() == before
     (folder / "held.hold").unlink()
     assert airflow.wait_for_run("held", run_id) == "success", airflow.task_log("held", run_id, "copy", 2)
-    assert [one["state"] for one in airflow.api.tries("held", run_id, "copy")] == ["failed", "success"]
-    found = airflow.xcom("held", run_id, "copy")
-    assert (found["try_number"], found["clear_number"], found["records_written"]) == (2, 0, 1000)
+    assert [ti["state"] for ti in airflow.api.tries("held", run_id, "copy")] == ["failed", "success"]
+    xcom = airflow.xcom("held", run_id, "copy")
+    assert (xcom["try_number"], xcom["clear_number"], xcom["records_written"]) == (2, 0, 1000)
     after = held.look()
     assert after == grown(before, sent, runs=after.runs)
     assert added(before, after) == [(run_id, 2)]

@@ -85,7 +85,7 @@ def test_asset_watcher_starts_a_run_for_each_batch(airflow: AirflowStandalone, k
         runs = airflow.api.call("GET", "/dags/woken/dagRuns?order_by=run_after")["dag_runs"]
         if any(run["state"] != "success" for run in runs):
             return []
-        return [one for run in runs for one in airflow.xcom("woken", run["dag_run_id"], "batches")]
+        return [payload for run in runs for payload in airflow.xcom("woken", run["dag_run_id"], "batches")]
 
     publish(kafka, "woken-in", 3, partition=0)
     (first,) = wait_until(payloads, seconds=120)
@@ -94,13 +94,13 @@ def test_asset_watcher_starts_a_run_for_each_batch(airflow: AirflowStandalone, k
 
     publish(kafka, "woken-in", 2, partition=1)
     publish(kafka, "woken-in", 2, partition=0)
-    found = wait_until(lambda: len(payloads()) > 1 and payloads(), seconds=120)
-    announced = sorted(tuple(one[1:]) for payload in found for one in payload["ranges"])
-    per_partition = {p: [one[1:] for one in announced if one[0] == p] for p in (0, 1)}
+    arrived = wait_until(lambda: len(payloads()) > 1 and payloads(), seconds=120)
+    announced = sorted(tuple(offsets[1:]) for payload in arrived for offsets in payload["ranges"])
+    per_partition = {p: [span[1:] for span in announced if span[0] == p] for p in (0, 1)}
     assert (per_partition[0][0][0], per_partition[1]) == (0, [(0, 2)])
     for spans in per_partition.values():
         assert all(before[1] == after[0] for before, after in pairwise(spans))
-    assert len({payload["batch"] for payload in found}) == len(found)
+    assert len({payload["batch"] for payload in arrived}) == len(arrived)
     with Link(kafka.client_config()) as link:
         cluster = KafkaCluster(link)
         assert cluster.committed("woken", [TopicPartition("woken-in", p) for p in (0, 1)]) == {}

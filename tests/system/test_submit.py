@@ -62,15 +62,15 @@ def _submit(kafka: EmbeddedKafka, home: Path, dag_id: str, connections: dict[str
 
     done = env.dag_test(FILE, dag_id, "2026-01-05T00:00:00Z")
     assert done["state"] == "success", done["output"][-8000:]
-    found = done["tasks"]["classify"]["xcom"]
-    assert (found["state"], found["found"], found["mode"]) == ("COMMITTED", True, "cursor")
-    assert found["records_read"] == found["records_written"] == len(messages)
+    xcom = done["tasks"]["classify"]["xcom"]
+    assert (xcom["state"], xcom["found"], xcom["mode"]) == ("COMMITTED", True, "cursor")
+    assert xcom["records_read"] == xcom["records_written"] == len(messages)
     assert re.search(r"airflow-eos \S+ from \S+\.zip/airflow_eos", done["output"]), done["output"][-8000:]
     assert "Spark-Submit cmd" in done["output"]
     assert kafka.bootstrap_servers not in done["output"].partition("Spark-Submit cmd")[2].partition("\n")[0]
 
     classified, dead = expected_output(messages)
     flights = read_topic(kafka.client_config(), "flights-classified")
-    assert Counter((one.key, canonical(json.loads(one.value or b""))) for one in flights) == classified
+    assert Counter((r.key, canonical(json.loads(r.value or b""))) for r in flights) == classified
     letters = read_topic(kafka.client_config(), "flights-dead-letter")
-    assert Counter(one.value for one in letters) == dead
+    assert Counter(r.value for r in letters) == dead

@@ -58,7 +58,7 @@ def test_orders_of_three_days_are_there_once_though_a_task_is_killed(
         (yesterday,) = run_states(airflow)
         airflow.kill_task(DAG, yesterday, TASK)
     assert airflow.wait_for_run(DAG, yesterday) == "success"
-    assert [one["state"] for one in airflow.api.tries(DAG, yesterday, TASK)] == ["failed", "success"]
+    assert [ti["state"] for ti in airflow.api.tries(DAG, yesterday, TASK)] == ["failed", "success"]
 
     days = block(TUTORIAL, "console", "airflow backfill create")
     expanded = subprocess.run(

@@ -168,10 +168,10 @@ def test_a_peer_that_cannot_be_had_is_left_out_and_said(monkeypatch, capsys):
 def test_what_was_asked_for_or_is_ours_is_never_left_out(monkeypatch, kind, only):
     """The benchmark fails."""
 
-    def failing(asked, workload):
-        if asked == kind:
+    def failing(contender, workload):
+        if contender == kind:
             raise RuntimeError("not to be had")
-        return [asked]
+        return [contender]
 
     monkeypatch.setattr(fresh, "command", failing)
     with pytest.raises(RuntimeError, match="not to be had"):

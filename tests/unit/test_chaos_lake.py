@@ -19,7 +19,7 @@ ALL = ["0:0", "0:1", "foreign:0"]
 
 
 @pytest.mark.parametrize(
-    ("tags", "written", "acts", "told"),
+    ("tags", "written", "acts", "complaints"),
     [
         (ALL, 2, "append rewrite expire", []),
         ([], 2, "append rewrite expire", [f"3 rows lost: {ALL}"]),
@@ -30,7 +30,7 @@ ALL = ["0:0", "0:1", "foreign:0"]
         (ALL, 2, "append unanswered", ["others at the table never did ['expire', 'rewrite']"]),
     ],
 )
-def test_only_a_table_with_each_record_once_is_exact(tmp_path, monkeypatch, tags, written, acts, told):
+def test_only_a_table_with_each_record_once_is_exact(tmp_path, monkeypatch, tags, written, acts, complaints):
     """The rows are counted; ledger and offsets are checked where topics are the sink, too."""
     inputs = InputLog(1)
     for _ in range(2):
@@ -44,4 +44,4 @@ def test_only_a_table_with_each_record_once_is_exact(tmp_path, monkeypatch, tags
         table = catalog.create_table("db.t", schema=pa.schema([("tag", pa.string())]))
         if tags:
             table.append(pa.table({"tag": tags}))
-        assert table_campaign._complaints(kafka, table, inputs, upkeep) == told
+        assert table_campaign._complaints(kafka, table, inputs, upkeep) == complaints

@@ -108,20 +108,20 @@ def test_issue_forms_are_whole(path):
     assert form["name"]
     assert form["description"]
     questions = [item for item in form["body"] if item["type"] != "markdown"]
-    ids = [item["id"] for item in questions]
+    ids = [question["id"] for question in questions]
     assert len(ids) == len(set(ids)) > 1
-    assert all(item["attributes"]["label"] for item in questions)
+    assert all(question["attributes"]["label"] for question in questions)
 
 
 def test_a_bug_report_asks_for_the_doctor_and_the_log_and_says_to_look_for_secrets_first():
     """What is needed for an answer, and what must not be public."""
     first, *questions = parsed(GITHUB / "ISSUE_TEMPLATE" / "bug_report.yml")["body"]
     assert "secrets" in first["attributes"]["value"]
-    asked = {item["id"]: item for item in questions}
-    assert "airflow eos doctor --output json" in asked["doctor"]["attributes"]["label"]
-    assert "log" in asked["log"]["attributes"]["label"]
-    assert all(asked[name]["validations"]["required"] == "true" for name in ("doctor", "log"))
-    assert asked["secrets"]["attributes"]["options"][0]["required"] == "true"
+    fields = {item["id"]: item for item in questions}
+    assert "airflow eos doctor --output json" in fields["doctor"]["attributes"]["label"]
+    assert "log" in fields["log"]["attributes"]["label"]
+    assert all(fields[name]["validations"]["required"] == "true" for name in ("doctor", "log"))
+    assert fields["secrets"]["attributes"]["options"][0]["required"] == "true"
 
 
 @pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.name)
@@ -135,8 +135,8 @@ def test_every_place_that_contributors_are_sent_to_exists():
     """The table changes together with the code."""
     text = (ROOT / "CONTRIBUTING.md").read_text()
     quoted = [word for span in re.findall(r"`([^`\n]+)`", text) for word in span.split()]
-    made = {".venv", "build", "dist"}
-    tops = {path.name for path in ROOT.iterdir() if path.is_dir()} - made
+    generated = {".venv", "build", "dist"}
+    tops = {path.name for path in ROOT.iterdir() if path.is_dir()} - generated
     places = {word for word in quoted if "/" in word and word.partition("/")[0] in tops}
     assert len(places) > 40
     assert [place for place in sorted(places) if not (ROOT / place).exists()] == []

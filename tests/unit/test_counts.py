@@ -27,10 +27,10 @@ def test_a_sum_with_an_unknown_count_is_unknown():
 
 def test_records_and_merged_rounds_say_so():
     """A run that Spark read in part only."""
-    known = a_record(records_read_by_partition={"src-0": 10, "src-1": 5})
+    counted = a_record(records_read_by_partition={"src-0": 10, "src-1": 5})
     unknown = a_record(records_read_by_partition={"src-0": NOT_COUNTED, "src-1": 5})
-    assert (known.records_read, unknown.records_read) == (15, NOT_COUNTED)
-    rounds = merged([known, unknown])
+    assert (counted.records_read, unknown.records_read) == (15, NOT_COUNTED)
+    rounds = merged([counted, unknown])
     assert rounds.records_read_by_partition == {"src-0": NOT_COUNTED, "src-1": 10}
     assert rounds.records_read == NOT_COUNTED
 
@@ -47,11 +47,11 @@ def test_late_records_are_named_wherever_a_run_is_shown():
         assert a_record(records_late=none).counts == "10 read, 10 written"
 
 
-@pytest.mark.parametrize("found", [False, True])
-def test_the_log_of_a_run_names_late_records(monkeypatch, caplog, found):
+@pytest.mark.parametrize("is_found", [False, True])
+def test_the_log_of_a_run_names_late_records(monkeypatch, caplog, is_found):
     """Whether it was committed now or found."""
     monkeypatch.setattr("airflow_eos.engine.run.ControlPlane", mock.MagicMock())
-    monkeypatch.setattr(Run, "_attempt", lambda *_: (a_record(records_late=3, found=found), None))
+    monkeypatch.setattr(Run, "_attempt", lambda *_: (a_record(records_late=3, found=is_found), None))
     spec = RunSpec(
         kafka={"bootstrap.servers": "none:1"},
         pipeline="p",

@@ -95,15 +95,15 @@ def test_files_and_folders_that_a_page_names_exist(page):
 def test_maps_of_packages_are_complete(page, packages):
     """Every package has a place in the map, and the map has no other."""
     text = (ROOT / page).read_text()
-    there = {path.parent.name for path in (ROOT / "airflow_eos").glob("*/__init__.py")}
+    existing = {path.parent.name for path in (ROOT / "airflow_eos").glob("*/__init__.py")}
     if packages == "tree":
         (tree,) = re.findall(r"```\nairflow_eos/\n(.*?)```", text, re.DOTALL)
         inside = re.findall(r"^  ((?:\w+/ ?)+)", tree, re.MULTILINE)
-        assert {name for line in inside for name in line.replace("/", " ").split()} == there
+        assert {name for line in inside for name in line.replace("/", " ").split()} == existing
     else:
         (layers,) = re.findall(r"## Layers\n\n```\n(.*?)```", text, re.DOTALL)
         names = set(re.findall(r"[a-z_]+", layers))
-        assert there - names - {"links", "testing"} == set()  # in addition to the layers
+        assert existing - names - {"links", "testing"} == set()  # in addition to the layers
 
 
 def test_every_test_that_a_page_names_exists():
@@ -135,9 +135,9 @@ def set_ups(file, name):
     module = ast.parse(source)
     (test,) = [node for node in module.body if isinstance(node, ast.FunctionDef) and node.name == name]
     marks = {ast.unparse(decorator) for decorator in test.decorator_list}
-    asked = [ast.unparse(test), *(ast.unparse(node) for node in module.body if is_given(node, marks))]
-    found = {mark for mark, kind in EXECUTORS.items() if any(f"{kind!r}" in text for text in asked)}
-    return found | ({"S"} if "airflow" in {argument.arg for argument in test.args.args} else set())
+    texts = [ast.unparse(test), *(ast.unparse(node) for node in module.body if is_given(node, marks))]
+    executors = {mark for mark, kind in EXECUTORS.items() if any(f"{kind!r}" in text for text in texts)}
+    return executors | ({"S"} if "airflow" in {argument.arg for argument in test.args.args} else set())
 
 
 def is_given(node, names):

@@ -27,12 +27,12 @@ def test_every_folder_is_a_kind_or_shared():
 
 def test_no_test_imports_another_kind():
     """If a test needs something of another kind, that moves to ``support``."""
-    found = [(file, parts) for file in TESTS.rglob("*.py") for parts in imports(file)]
-    assert len(found) > 100
+    imported = [(file, parts) for file in TESTS.rglob("*.py") for parts in imports(file)]
+    assert len(imported) > 100
 
     crossing = [
         f"{file.relative_to(TESTS)}: {'.'.join(parts)}"
-        for file, parts in found
+        for file, parts in imported
         if parts[1] not in SHARED and parts[1] != file.relative_to(TESTS).parts[0]
     ]
 

@@ -42,13 +42,13 @@ def test_each_record_is_read_by_the_schema_that_it_names():
             SourceRecord(None, key=b"d"),
         ],
     )
-    assert [one.key for one in written] == [b"a", b"c", b"d"]
+    assert [record.key for record in written] == [b"a", b"c", b"d"]
     assert written[0].timestamp == int(moment.timestamp() * 1000)
     assert written[2].value is None
     read = []
-    for one in written[:2]:
-        assert struct.unpack_from(">bI", one.value) == (0, LARGE_ID)
-        read.append(fastavro.schemaless_reader(io.BytesIO(one.value[5:]), LARGE_ORDER))
+    for record in written[:2]:
+        assert struct.unpack_from(">bI", record.value) == (0, LARGE_ID)
+        read.append(fastavro.schemaless_reader(io.BytesIO(record.value[5:]), LARGE_ORDER))
     assert read == [
         {"item": "a", "price": 100.0, "above": 0.0},
         {"item": "c", "price": 250.5, "above": 150.5},

@@ -150,21 +150,21 @@ def metadata_of(archive):
 def pins():
     """Return the pins as (name, version, marker or None)."""
     lines = (ROOT / "constraints.txt").read_text().splitlines()
-    found = [_PIN.fullmatch(line) for line in lines]
-    wrong = [line for line, match in zip(lines, found, strict=True) if match is None]
+    matches = [_PIN.fullmatch(line) for line in lines]
+    wrong = [line for line, match in zip(lines, matches, strict=True) if match is None]
     assert wrong == []
-    return [(m["name"], m["version"], Marker(m["marker"]) if m["marker"] else None) for m in found if m]
+    return [(m["name"], m["version"], Marker(m["marker"]) if m["marker"] else None) for m in matches if m]
 
 
 def pins_for(python):
     """Return {name: version} as pip reads the constraints on one Python; no package may have two pins."""
-    found = [
+    pinned = [
         (name, version)
         for name, version, marker in pins()
         if marker is None or marker.evaluate({"python_version": python})
     ]
-    assert len(found) == len(dict(found)), f"a package is pinned twice on Python {python}"
-    return dict(found)
+    assert len(pinned) == len(dict(pinned)), f"a package is pinned twice on Python {python}"
+    return dict(pinned)
 
 
 @pytest.mark.parametrize(("fixture", "package"), WHEELS)
@@ -181,8 +181,8 @@ def test_a_wheel_is_typed_and_licensed_and_holds_only_its_package(fixture, packa
 @pytest.mark.parametrize(("fixture", "package"), WHEELS)
 def test_a_wheel_holds_every_module_that_is_tracked(fixture, package, request):
     """If the build left out a module, only users would miss it."""
-    found = {re.fullmatch(rf"(?:testing/)?({package}/.+\.py)", name) for name, _ in tracked_files()}
-    modules = {match[1] for match in found if match}
+    matches = {re.fullmatch(rf"(?:testing/)?({package}/.+\.py)", name) for name, _ in tracked_files()}
+    modules = {match[1] for match in matches if match}
     assert modules
     assert modules - set(request.getfixturevalue(fixture).namelist()) == set()
 
@@ -192,8 +192,8 @@ def test_the_pages_are_whole_and_a_plugin(wheel):
     (place,) = entry_points(wheel)["airflow.plugins"].values()
     module, _, name = place.partition(":")
     assert isinstance(getattr(importlib.import_module(module), name), type)
-    ours = {path.relative_to(ROOT).as_posix() for path in (ROOT / "airflow_eos" / "ui").rglob("*.*")}
-    files = {name for name in ours if not name.endswith(".pyc")}
+    paths = {path.relative_to(ROOT).as_posix() for path in (ROOT / "airflow_eos" / "ui").rglob("*.*")}
+    files = {name for name in paths if not name.endswith(".pyc")}
     assert {path.rpartition(".")[2] for path in files} == {"py", "html", "css", "js"}
     assert files <= set(wheel.namelist())
 
@@ -204,9 +204,9 @@ def test_production_holds_no_test_equipment(wheel, testing_wheel):
     assert "class EosError" in code
     assert re.findall(r"class \w*Embedded\w*|import pytest|airflow_eos_testing", code) == []
     assert set(entry_points(wheel)) == {"apache_airflow_provider", "airflow.plugins"}
-    ours, theirs = metadata_of(wheel), metadata_of(testing_wheel)
+    production, testing = metadata_of(wheel), metadata_of(testing_wheel)
     spark = ["pyspark", *map(extra_of, LINES)]
-    extras = [Requirement(text) for text in ours.get_all("Requires-Dist") if "extra" in text]
+    extras = [Requirement(text) for text in production.get_all("Requires-Dist") if "extra" in text]
     assert {(r.name, str(r.marker)) for r in extras} == {
         ("airflow-eos-testing", 'extra == "testing"'),
         *((name, f'extra == "{extra}"') for extra in spark for name in ("pyspark", "pyspark-client")),
@@ -215,8 +215,8 @@ def test_production_holds_no_test_equipment(wheel, testing_wheel):
         ("pyarrow", 'extra == "iceberg"'),
         ("pyiceberg", 'extra == "iceberg"'),
     }
-    assert f"airflow-eos=={ours['Version']}" in theirs.get_all("Requires-Dist")
-    assert theirs["Version"] == ours["Version"] == airflow_eos.__version__
+    assert f"airflow-eos=={production['Version']}" in testing.get_all("Requires-Dist")
+    assert testing["Version"] == production["Version"] == airflow_eos.__version__
 
 
 def entry_points(archive):
@@ -246,8 +246,8 @@ def test_a_wheel_says_where_the_project_lives_and_who_makes_it(wheel, testing_wh
 def test_links_of_a_published_description_lead_to_the_files_of_its_version(fixture, request):
     """An index shows the text without the repository, where a relative link would be broken."""
     links = re.findall(r"\]\(([^)\s]+)\)", metadata_of(request.getfixturevalue(fixture)).get_payload())
-    ours = f"https://github.com/airflow-eos/airflow-eos/blob/v{airflow_eos.__version__}/"
-    own = [link.removeprefix(ours).partition("#")[0] for link in links if link.startswith(ours)]
+    base = f"https://github.com/airflow-eos/airflow-eos/blob/v{airflow_eos.__version__}/"
+    own = [link.removeprefix(base).partition("#")[0] for link in links if link.startswith(base)]
     assert own
     assert [link for link in links if not link.startswith(("https://", "#"))] == []
     assert [path for path in own if not (ROOT / path).exists()] == []
@@ -272,7 +272,7 @@ def test_what_is_imported_is_declared_and_the_other_way_round(fixture, package, 
 @cache
 def imported(folder):
     """Return the packages that the modules of a folder import; of Airflow's providers, the provider."""
-    found = set()
+    packages = set()
     for file in folder.rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.Import):
@@ -283,8 +283,8 @@ def imported(folder):
                 continue
             for name in names:
                 provider = next((p for p in PROVIDERS if name.startswith(f"airflow.providers.{p}.")), None)
-                found.add(provider or name.partition(".")[0])
-    return found - set(sys.stdlib_module_names)
+                packages.add(provider or name.partition(".")[0])
+    return packages - set(sys.stdlib_module_names)
 
 
 def test_constraints_are_exact_pins_in_order():
@@ -297,8 +297,11 @@ def test_constraints_are_exact_pins_in_order():
 @cache
 def installed():
     """Return the Python versions that each installed package version supports."""
-    found = [distribution.metadata for distribution in distributions()]
-    return {(canonicalize_name(one["Name"]), one["Version"]): one.get("Requires-Python") for one in found}
+    metadata = [distribution.metadata for distribution in distributions()]
+    return {
+        (canonicalize_name(package["Name"]), package["Version"]): package.get("Requires-Python")
+        for package in metadata
+    }
 
 
 @pytest.mark.parametrize("python", PYTHONS)
@@ -377,8 +380,8 @@ def test_no_tracked_file_names_a_registry_or_a_machine():
     unwanted = [*_HOSTS, *_PATHS]
     own = [ROOT, *(home for home in [Path.home()] if ROOT.is_relative_to(home))]
     unwanted += [f"{path}/" for path in own if len(path.parts) > 1]
-    found = [f"{name}: {word}" for name, text in tracked_files() for word in unwanted if word in text]
-    assert found == []
+    mentions = [f"{name}: {word}" for name, text in tracked_files() for word in unwanted if word in text]
+    assert mentions == []
 
 
 def test_every_part_of_the_package_is_in_a_layer():

@@ -55,9 +55,9 @@ def test_an_error_of_a_command_is_one_line_that_a_terminal_can_show(text, capsys
 
     monkeypatch.setattr("airflow_eos.cli.execution.call", fails)
     assert carry_out(COMMANDS[0], Namespace(output="json"), lambda _: None) == 1
-    said = capsys.readouterr()
-    assert said.err == f"GroupNotEmpty: {HOSTILE[text]} (docs/errors.md#groupnotempty)\n"
-    assert json.loads(said.out)["error"] == {
+    output = capsys.readouterr()
+    assert output.err == f"GroupNotEmpty: {HOSTILE[text]} (docs/errors.md#groupnotempty)\n"
+    assert json.loads(output.out)["error"] == {
         "type": "GroupNotEmpty",
         "message": text,
         "docs": "docs/errors.md#groupnotempty",
@@ -70,8 +70,8 @@ def test_errors_keep_their_lines_in_logs_and_nothing_else():
     assert str(error) == "first\n\tsecond \\x1b[2J (docs/errors.md#groupnotempty)"
     assert error.message == "first\n\tsecond \x1b[2J"
     mark = ErrorMark()
-    found = mark.find(mark.text(error))
-    assert found.message == error.message
+    restored = mark.find(mark.text(error))
+    assert restored.message == error.message
 
 
 def test_lines_of_librdkafka_are_escaped(caplog):

@@ -10,7 +10,7 @@ from airflow_eos.wording import span_text
 
 
 @pytest.mark.parametrize(
-    ("span", "said"),
+    ("span", "text"),
     [
         (dt.timedelta(0), "0 seconds"),
         (dt.timedelta(seconds=1, milliseconds=900), "1 second"),
@@ -23,5 +23,5 @@ from airflow_eos.wording import span_text
         (dt.timedelta(days=3_118, hours=1), "3,118 days"),
     ],
 )
-def test_a_span_is_said_by_its_two_largest_units(span, said):
-    assert span_text(span) == said
+def test_a_span_is_said_by_its_two_largest_units(span, text):
+    assert span_text(span) == text

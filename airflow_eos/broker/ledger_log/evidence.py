@@ -113,7 +113,7 @@ class Evidence:
             return True
         producer = batch.header.producer_id, batch.header.producer_epoch
         signed = SignedRecord(batch.topic, self.topic_id, batch.partition, producer, record.key, record.value)
-        return self.key.made(record.signature, signed)
+        return self.key.verifies(record.signature, signed)
 
 
 def is_evidence(header: BatchHeader, value: str | None) -> bool:

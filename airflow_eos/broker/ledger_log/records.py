@@ -86,7 +86,7 @@ def markers_of(batch: RawBatch) -> Iterator[LedgerEntry]:
         try:
             kind = ControlType.parse(key or b"")
         except ValueError as error:
-            raise CorruptBatch(f"control batch of {batch.where()} cannot be read: {error}") from error
+            raise CorruptBatch(f"control batch of {batch.location()} cannot be read: {error}") from error
         if kind is not ControlType.UNKNOWN:
             producer_id = batch.header.producer_id
             yield LedgerEntry(offset, producer_id, "commit" if kind is ControlType.COMMIT else "abort")
@@ -110,7 +110,7 @@ def _walk(batch: RawBatch) -> Iterator[_Raw]:
         at = -1
     if at != len(data):
         raise CorruptBatch(
-            f"record batch of {batch.where()} has a right checksum, but its records do not fill it: its "
+            f"record batch of {batch.location()} has a right checksum, but its records do not fill it: its "
             "producer wrote it so"
         )
 

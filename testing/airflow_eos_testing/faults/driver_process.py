@@ -56,7 +56,7 @@ class DriverProcess(Closeable):
         self._home = Path(tempfile.mkdtemp(prefix="airflow-eos-driver-"))
         self._attempt: Attempt | None = None
         self._ready = threading.Event()
-        self._gone = threading.Event()
+        self._ended = threading.Event()
         self._application_id = ""
         self._log_file = self._home / "driver.log"
         with socket.socket(socket.AF_UNIX) as server:
@@ -96,7 +96,7 @@ class DriverProcess(Closeable):
 
         :raises EmbeddedDriverError: it is not ready in time.
         """
-        if not self._ready.wait(timeout) or self._gone.is_set():
+        if not self._ready.wait(timeout) or self._ended.is_set():
             raise EmbeddedDriverError(f"The driver's Spark session is not ready\n{self.log_tail()}")
 
     @property
@@ -156,7 +156,7 @@ class DriverProcess(Closeable):
         """SIGKILL the driver and its descendants, and wait until they are gone."""
         self._keep_log()
         kill_session(self._session.leader_pid)
-        self._gone.wait(_STOP_TIMEOUT)
+        self._ended.wait(_STOP_TIMEOUT)
 
     def pause(self) -> None:
         """Freeze the driver and its descendants (SIGSTOP); wait until all are stopped."""
@@ -217,7 +217,7 @@ class DriverProcess(Closeable):
                 self._ready.set()
             elif self._attempt is not None:
                 self._attempt.take(message)
-        self._gone.set()
+        self._ended.set()
         self._ready.set()
         if self._attempt is not None:
             self._attempt.lost()

@@ -84,7 +84,7 @@ class KafkaProxy:
 
     def seen(self, api: str) -> int:
         """Return the number of received requests of an API."""
-        return self._seen[_known(api)]
+        return self._seen[_valid_api(api)]
 
     # -- faults -------------------------------------------------------------------------------------------
 
@@ -145,7 +145,7 @@ class KafkaProxy:
         containing: str | None = None,
     ) -> ProxyFault:
         fault = ProxyFault(
-            action, _known(api), times, seconds=seconds, error_code=error_code, containing=containing
+            action, _valid_api(api), times, seconds=seconds, error_code=error_code, containing=containing
         )
         with self._lock:
             self._faults.append(fault)
@@ -209,7 +209,7 @@ def _address(server: str) -> tuple[str, int]:
     return host, int(port)
 
 
-def _known(api: str) -> str:
+def _valid_api(api: str) -> str:
     from kafka.protocol.api_key import ApiKey
 
     if api not in ApiKey.__members__:

@@ -53,10 +53,10 @@ def task(api, kubelet, broker, uploads, tmp_path, monkeypatch):
         ledger = {"topic": f"ledger-{uuid.uuid4().hex[:8]}", "partitions": 1, "key": key}
         kafka = {**broker.config, "sasl.username": "me", "sasl.password": SECRET}
         described = {"topics": [source], "group_id": f"group-{sink}", "ledger": ledger, "sink_topic": sink}
-        made = KubernetesTask.on_kubernetes(api, uploads, tmp_path, kafka, **{**described, **settings})
-        for name in made.environment:  # the operator sets them
+        copying = KubernetesTask.on_kubernetes(api, uploads, tmp_path, kafka, **{**described, **settings})
+        for name in copying.environment:  # the operator sets them
             monkeypatch.setenv(name, os.environ.get(name, ""))
-        return made
+        return copying
 
     return described
 

@@ -17,15 +17,15 @@ from tests.support.yarn_tasks import YarnTask  # isort: skip
 
 @pytest.fixture(scope="module")
 def yarn():
-    with YarnCluster() as found:
-        yield found
+    with YarnCluster() as running:
+        yield running
 
 
 @pytest.fixture(scope="module")
 def guarded():
     """A YARN in which only an application's user may end it."""
-    with YarnCluster(1, acls=True) as found:
-        yield found
+    with YarnCluster(1, acls=True) as running:
+        yield running
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def task(request, broker, tmp_path, monkeypatch):
             "key": f"{SECRET}-of-the-ledger",
         }
         kafka = {**broker.config, "sasl.username": "me", "sasl.password": SECRET}
-        made = YarnTask.on(
+        copying = YarnTask.on(
             cluster or request.getfixturevalue("yarn"),
             tmp_path,
             kafka,
@@ -50,8 +50,8 @@ def task(request, broker, tmp_path, monkeypatch):
             ledger=ledger,
             **{"sink_topic": sink, **settings},
         )
-        made.operator()  # sets the environment, which monkeypatch restores
-        return made
+        copying.operator()  # sets the environment, which monkeypatch restores
+        return copying
 
     for name in ("AIRFLOW_CONN_KAFKA_DEFAULT", "AIRFLOW_CONN_SPARK_YARN", "HADOOP_CONF_DIR", "PATH"):
         monkeypatch.setenv(name, os.environ.get(name, ""))

@@ -62,18 +62,18 @@ def test_an_executor_that_is_lost_while_it_seals_is_computed_again(yarn, task, b
     """Nothing is on the brokers yet: Spark itself retries, in the same transaction."""
     meeting = tmp_path / "sealing"
     meeting.mkdir()
-    one = task(SEALS.format(folder=str(meeting)))
-    trigger = one.defer()
+    copying = task(SEALS.format(folder=str(meeting)))
+    trigger = copying.defer()
     wait_until(lambda: list(meeting.iterdir()), 120)
     at_work = executors_at_work(yarn, trigger.driver_id, meeting)
     assert at_work
-    assert count_records(broker.bootstrap, one.settings["sink_topic"], "read_uncommitted") == 0
+    assert count_records(broker.bootstrap, copying.settings["sink_topic"], "read_uncommitted") == 0
     kill(at_work[0])
     let_go(meeting)
-    assert one.resume(trigger)["records_written"] == RECORDS
+    assert copying.resume(trigger)["records_written"] == RECORDS
     assert yarn.attempts(trigger.driver_id) == 1
-    assert_exact(broker, one)
-    seen = count_records(broker.bootstrap, one.settings["sink_topic"], "read_uncommitted")
+    assert_exact(broker, copying)
+    seen = count_records(broker.bootstrap, copying.settings["sink_topic"], "read_uncommitted")
     assert seen == RECORDS, "sent once"
     assert "Lost executor" in yarn.container_logs()
 
@@ -99,9 +99,9 @@ def broker(request):
     return Broker(request.getfixturevalue("embedded_kafka").bootstrap_servers)
 
 
-def ended_without_brokers(yarn, one, node):
+def ended_without_brokers(yarn, task, node):
     """Let an application commit and end, kill its brokers; return its trigger."""
-    trigger = one.defer()
+    trigger = task.defer()
     assert yarn.wait_until_ended(trigger.driver_id, 180) == "SUCCEEDED"
     node.kill()
     return trigger
@@ -110,15 +110,15 @@ def ended_without_brokers(yarn, one, node):
 def test_brokers_that_are_away_when_the_application_has_ended_are_waited_for(yarn, own_broker, task, broker):
     """The trigger asks the ledger until they are back; the try succeeds."""
     node, _ = own_broker
-    one = task(conf=ONE_EXECUTOR)
-    trigger = ended_without_brokers(yarn, one, node)
-    thread, results = in_background(lambda: one.resume(trigger))
+    copying = task(conf=ONE_EXECUTOR)
+    trigger = ended_without_brokers(yarn, copying, node)
+    thread, results = in_background(lambda: copying.resume(trigger))
     thread.join(45)
     assert thread.is_alive(), results
     node.start()
     thread.join(180)
     assert results[0]["records_written"] == RECORDS, results
-    assert_exact(broker, one)
+    assert_exact(broker, copying)
 
 
 def test_brokers_that_stay_away_fail_the_try_and_the_next_one_finds_the_commit(
@@ -127,16 +127,16 @@ def test_brokers_that_stay_away_fail_the_try_and_the_next_one_finds_the_commit(
     """The five minutes are a second here; nothing is submitted again."""
     monkeypatch.setattr(last_answer, "ASK_SECONDS", 1.0)
     node, _ = own_broker
-    one = task(conf=ONE_EXECUTOR)
-    trigger = ended_without_brokers(yarn, one, node)
+    copying = task(conf=ONE_EXECUTOR)
+    trigger = ended_without_brokers(yarn, copying, node)
     with pytest.raises(BrokersUnavailable):
-        one.resume(trigger)
+        copying.resume(trigger)
     node.start()
-    known = yarn.applications()
-    found = one.execute(try_number=2)
-    assert (found["found"], found["records_written"]) == (True, RECORDS)
-    assert yarn.applications() == known
-    assert_exact(broker, one)
+    applications = yarn.applications()
+    summary = copying.execute(try_number=2)
+    assert (summary["found"], summary["records_written"]) == (True, RECORDS)
+    assert yarn.applications() == applications
+    assert_exact(broker, copying)
 
 
 def open_now(broker):
@@ -146,13 +146,13 @@ def open_now(broker):
 
 def test_a_killed_task_whose_driver_is_on_the_worker_aborts_and_ends_its_application(yarn, half_way, broker):
     """SIGTERM lets the driver abort: no transaction stays open. The cleared task commits."""
-    one = half_way(**CLIENT)
-    known = yarn.applications()
-    operator = one.operator()
-    thread, results = in_background(lambda: operator.execute(one.context(operator)))
+    task = half_way(**CLIENT)
+    applications = yarn.applications()
+    operator = task.operator()
+    thread, results = in_background(lambda: operator.execute(task.context(operator)))
     wait_until(lambda: is_half_written(half_way.meeting) or results, 120)
     assert not results
-    application = submitted(yarn, known)
+    application = submitted(yarn, applications)
     assert open_now(broker)
     operator.on_kill()
     assert yarn.wait_until_ended(application, 120) in ("KILLED", "FAILED", "SUCCEEDED", "UNDEFINED")
@@ -162,37 +162,37 @@ def test_a_killed_task_whose_driver_is_on_the_worker_aborts_and_ends_its_applica
     assert open_now(broker) == [], "aborted, not left to its time-out"
     let_go(half_way.meeting)
     wait_until(lambda: not yarn.processes(application), 120)
-    assert written(broker, one) == 0
-    eventually(lambda: yarn.holding(SECRET), lambda found: not found)
-    assert one.execute(**CLEARED)["records_written"] == RECORDS
-    assert len(yarn.applications()) == len(known) + 2
-    assert_exact(broker, one)
+    assert written(broker, task) == 0
+    eventually(lambda: yarn.holding(SECRET), lambda files: not files)
+    assert task.execute(**CLEARED)["records_written"] == RECORDS
+    assert len(yarn.applications()) == len(applications) + 2
+    assert_exact(broker, task)
 
 
 def test_a_worker_that_dies_with_its_driver_leaves_its_application_to_end(yarn, half_way, broker, tmp_path):
     """SIGKILL of task, spark-submit and driver: the next try fences their transaction, and commits."""
-    one = half_way(**CLIENT)
-    known = yarn.applications()
-    worker = one.start(tmp_path / "task.log")
+    task = half_way(**CLIENT)
+    applications = yarn.applications()
+    worker = task.start(tmp_path / "task.log")
     try:
         wait_until(lambda: is_half_written(half_way.meeting), 120)
     finally:
         for pid in reversed(tree(worker.pid)):
             os.kill(pid, signal.SIGKILL)
         worker.wait(30)
-    application = submitted(yarn, known)
+    application = submitted(yarn, applications)
     let_go(half_way.meeting)
-    assert one.execute(try_number=2)["records_written"] == RECORDS
-    assert len(yarn.applications()) == len(known) + 2
-    assert_exact(broker, one)
+    assert task.execute(try_number=2)["records_written"] == RECORDS
+    assert len(yarn.applications()) == len(applications) + 2
+    assert_exact(broker, task)
     yarn.wait_until_ended(application, 180)
     wait_until(lambda: not yarn.processes(application), 120)
-    assert written(broker, one) == RECORDS
+    assert written(broker, task) == RECORDS
 
 
 def tree(pid):
     """Return a process and its descendants."""
-    return [one for one in (pid, *children(pid, recursive=True)) if psutil.pid_exists(one)]
+    return [process for process in (pid, *children(pid, recursive=True)) if psutil.pid_exists(process)]
 
 
 def children(pid, **options):

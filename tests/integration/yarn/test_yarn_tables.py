@@ -49,18 +49,18 @@ def test_a_second_application_master_adopts_the_rows_of_the_first(yarn, task, br
     monkeypatch.setenv("AIRFLOW_CONN_C", json.dumps({"conn_type": "iceberg", "extra": extra}))
     meeting = tmp_path / "meeting"
     meeting.mkdir()
-    one = task(
+    copying = task(
         STOPS_BEHIND_THE_TABLE.format(folder=str(meeting)),
         sink_topic=None,
         sink=IcebergTable("db.t", catalog="c"),
         conf=ONE_EXECUTOR,
     )
-    trigger = one.defer()
+    trigger = copying.defer()
     wait_until((meeting / "published").exists, 120)
     (first,) = yarn.application_masters(trigger.driver_id)
     kill(first)
 
-    result = one.resume(trigger)
+    result = copying.resume(trigger)
     let_go(meeting)  # for the Python process of the first, if YARN has not ended it yet
 
     assert yarn.attempts(trigger.driver_id) == 2
@@ -68,7 +68,7 @@ def test_a_second_application_master_adopts_the_rows_of_the_first(yarn, task, br
     assert result["records_written"] == RECORDS
     assert lake.commits() == 1
     assert Counter(lake.values("value")) == Counter(f"{p}:{i}" for p in range(2) for i in range(RECORDS // 2))
-    assert one.execute(try_number=2)["found"] is True
+    assert copying.execute(try_number=2)["found"] is True
     yarn.wait_until_ended(trigger.driver_id)
-    eventually(lambda: yarn.holding(SECRET), lambda found: not found)
+    eventually(lambda: yarn.holding(SECRET), lambda files: not files)
     lake.close()

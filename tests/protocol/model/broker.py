@@ -181,7 +181,7 @@ class ModelBroker:
         """Leaves ``open`` out: it follows from the logs."""
         logs = " ".join([log.digest for log in self.logs.values()])
         producers = "\n".join(
-            [",".join([f"{pid} {s.text}" for pid, s in known.items()]) for known in self.producers.values()]
+            [",".join([f"{pid} {s.text}" for pid, s in states.items()]) for states in self.producers.values()]
         )
         transactions = [(tid, self.transactions[tid].text) for tid in sorted(self.transactions)]
         groups = [(name, _texts(offsets)) for name, offsets in sorted(self.groups.items())]
@@ -194,7 +194,7 @@ class ModelBroker:
         return {
             "topics": dict(self.topics),
             "logs": {tp: log.copied() for tp, log in self.logs.items()},
-            "producers": {tp: dict(known) for tp, known in self.producers.items()},
+            "producers": {tp: dict(states) for tp, states in self.producers.items()},
             "open": {tp: dict(begins) for tp, begins in self.open.items()},
             "transactions": {tid: copy.copy(txn) for tid, txn in self.transactions.items()},
             "pending": {pid: dict(offsets) for pid, offsets in self.pending.items()},
@@ -216,10 +216,10 @@ class ModelBroker:
 
     def grow(self, topic: str, partitions: int) -> None:
         """Add partitions to a topic."""
-        known = self.topics[topic]
-        for tp in (TopicPartition(topic, p) for p in range(known.partitions, partitions)):
+        description = self.topics[topic]
+        for tp in (TopicPartition(topic, p) for p in range(description.partitions, partitions)):
             self.logs[tp], self.producers[tp], self.open[tp] = Log(), {}, {}
-        self.topics[topic] = replace(known, leaders=dict.fromkeys(range(partitions), 1))
+        self.topics[topic] = replace(description, leaders=dict.fromkeys(range(partitions), 1))
 
     def last_stable_offset(self, tp: TopicPartition) -> int:
         return min(self.open[tp].values(), default=len(self.logs[tp]))
@@ -267,14 +267,14 @@ class ModelBroker:
     ) -> int:
         """Append one record; return its offset, or the earlier one if the broker takes it for a duplicate."""
         self._leader(tp)
-        known = self.producers[tp].get(identity.producer_id)
-        if known is not None and identity.producer_epoch < known.epoch:
+        state = self.producers[tp].get(identity.producer_id)
+        if state is not None and identity.producer_epoch < state.epoch:
             raise ProducerFenced(f"{tp}: INVALID_PRODUCER_EPOCH")
-        if known is not None and known.epoch == identity.producer_epoch:
-            for first, last, base in known.batches:
+        if state is not None and state.epoch == identity.producer_epoch:
+            for first, last, base in state.batches:
                 if (first, last) == (sequence, sequence):
                     return base
-            if known.batches and sequence != known.last_sequence + 1:
+            if state.batches and sequence != state.last_sequence + 1:
                 raise ProtocolViolation(f"{tp}: OUT_OF_ORDER_SEQUENCE")
         txn = self.transactions[identity.transactional_id]
         if self.verifies:
@@ -282,15 +282,15 @@ class ModelBroker:
                 raise ProducerFenced(f"{tp}: INVALID_PRODUCER_EPOCH")
             if txn.state is not TransactionState.ONGOING or tp not in txn.partitions:
                 raise ProtocolViolation(f"{tp}: INVALID_TXN_STATE")
-        if known is None or known.epoch < identity.producer_epoch:
-            known = ProducerState(identity.producer_epoch)
+        if state is None or state.epoch < identity.producer_epoch:
+            state = ProducerState(identity.producer_epoch)
         offset = len(self.logs[tp])
         self.logs[tp].append(
             Entry("data", identity.producer_id, identity.producer_epoch, value, key, self.now())
         )
         self.open[tp].setdefault(identity.producer_id, offset)
-        batches = (*known.batches, (sequence, sequence, offset))[-DEDUPLICATED_BATCHES:]
-        self.producers[tp][identity.producer_id] = ProducerState(known.epoch, sequence, batches)
+        batches = (*state.batches, (sequence, sequence, offset))[-DEDUPLICATED_BATCHES:]
+        self.producers[tp][identity.producer_id] = ProducerState(state.epoch, sequence, batches)
         return offset
 
     def add_offsets(
@@ -349,12 +349,12 @@ class ModelBroker:
                 if commits:
                     self.groups.setdefault(group, {})[source] = offset
             return
-        known = self.producers[tp].get(producer_id)
-        if known is not None and epoch < known.epoch:
+        state = self.producers[tp].get(producer_id)
+        if state is not None and epoch < state.epoch:
             raise ProducerFenced(f"{tp}: INVALID_PRODUCER_EPOCH")
         self.logs[tp].append(Entry("commit" if commits else "abort", producer_id, epoch))
         self.open[tp].pop(producer_id, None)
-        if known is None or known.epoch < epoch:
+        if state is None or state.epoch < epoch:
             self.producers[tp][producer_id] = ProducerState(epoch)
 
     def _settle(self, txn: Transaction) -> None:
@@ -379,12 +379,12 @@ class ModelBroker:
         return {n: self.topics[n] for n in names}
 
     def offsets_for_time(self, tp: TopicPartition, timestamp: int) -> TimedOffset | None:
-        found = (
+        candidates = (
             TimedOffset(offset, entry.timestamp)
             for offset, entry in enumerate(self.logs[tp])
             if entry.kind == "data" and entry.timestamp >= timestamp
         )
-        return next(found, None)
+        return next(candidates, None)
 
     def max_timestamp(self, tp: TopicPartition) -> int:
         return max((entry.timestamp for entry in self.logs[tp] if entry.kind == "data"), default=-1)
@@ -396,8 +396,8 @@ class ModelBroker:
             partitions = list(self.groups.get(group, {}))
         if stable and self.has_pending(group, partitions):
             raise BrokerTimeout(f"UNSTABLE_OFFSET_COMMIT of {group}")
-        mine = self.groups.get(group, {})
-        return {tp: mine[tp] for tp in partitions if tp in mine}
+        offsets = self.groups.get(group, {})
+        return {tp: offsets[tp] for tp in partitions if tp in offsets}
 
     def has_pending(self, group: str, partitions: list[TopicPartition]) -> bool:
         self._leader(OFFSETS)
@@ -430,7 +430,7 @@ class ModelBroker:
         entry = self.logs[tp][offset]
         if (entry.producer_id, entry.epoch) != (producer.producer_id, producer.producer_epoch):
             return None
-        return any(found == offset for found, _ in self.committed_entries(tp))
+        return any(committed == offset for committed, _ in self.committed_entries(tp))
 
     def ledger_topic(self) -> TopicDescription:
         if LEDGER not in self.topics:
@@ -449,11 +449,11 @@ class ModelBroker:
 
         start = self.log_starts.get(tp, 0)
         committed = self._committed(tp, start, keys, prefixes, wanted)
-        ours = self._latest_offsets(tp, wanted)
+        latest = self._latest_offsets(tp, wanted)
         strangers = {
             entry.key: offset
             for offset, entry in enumerate(self.logs[tp])
-            if entry.producer_id == STRANGER and wanted(entry.key) and offset > ours.get(entry.key, -1)
+            if entry.producer_id == STRANGER and wanted(entry.key) and offset > latest.get(entry.key, -1)
         }
         tail = []
         for offset in range(stable, high):
@@ -475,14 +475,14 @@ class ModelBroker:
     ) -> dict[str, LedgerValue]:
         """Look up as the real ledger does: the records after the index, then those that it names."""
         few = not any(isinstance(prefix, str) and prefix.endswith(":") for prefix in prefixes)
-        known = self.index_root(tp.partition) if few else None
-        begin = start if known is None else known[1].through
+        root = self.index_root(tp.partition) if few else None
+        begin = start if root is None else root[1].through
         latest = self._latest(tp, begin, wanted)
-        if known is None:
+        if root is None:
             return {key: value for key, value in latest.items() if value is not None}
         try:
-            asked = [key for key in keys if key not in latest]
-            places = known[1].places(asked, prefixes, lambda at: self.index_leaf(tp.partition, at), latest)
+            missing = [key for key in keys if key not in latest]
+            places = root[1].places(missing, prefixes, lambda at: self.index_leaf(tp.partition, at), latest)
             for key, place in places.items():
                 entry = self.logs[tp][place.offset]
                 if place.kind == "tombstone":
@@ -547,7 +547,7 @@ class ModelBroker:
 
     def committed_keys(self) -> set[str]:
         """Return the committed keys of the ledger, also those whose marker is not written yet."""
-        found: set[str] = set()
+        committed: set[str] = set()
         sealed = {
             t.producer_id for t in self.transactions.values() if t.state is TransactionState.PREPARE_COMMIT
         }
@@ -559,11 +559,11 @@ class ModelBroker:
                     continue
                 ended = pending.pop(entry.producer_id, set())
                 if entry.kind == "commit":
-                    found |= ended
+                    committed |= ended
             for producer_id, keys in pending.items():
                 if producer_id < 0 or producer_id in sealed:
-                    found |= keys
-        return found
+                    committed |= keys
+        return committed
 
     def ledger_records(self) -> list[tuple[str, str]]:
         """Return every committed (key, value), in order, superseded ones included."""

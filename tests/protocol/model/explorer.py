@@ -208,7 +208,7 @@ class Saved:
 
 
 @dataclass
-class Known:
+class SearchMemory:
     """What a search remembers of all executions.
 
     :param histories: numbers of the processes' histories, by previous history, fault and answer.
@@ -222,8 +222,8 @@ class Known:
 class Run:
     """The executions of a scenario, one at a time."""
 
-    def __init__(self, scenario: Callable[[Run], Collaborators], known: Known) -> None:
-        self.known = known
+    def __init__(self, scenario: Callable[[Run], Collaborators], memory: SearchMemory) -> None:
+        self.memory = memory
         self.processes: dict[str, Process] = {}
         self.late: dict[str, Callable[[], None]] = {}
         self.narrative: list[str] = []
@@ -282,7 +282,7 @@ class Run:
         """Give a process its answer, so that it runs to its next step."""
         text = repr(answer)
         point, heard = process.point, (text, self.world.clock.seconds)
-        numbers = self.known.histories
+        numbers = self.memory.histories
         process.history = numbers.setdefault((process.history, fault, text), len(numbers) + 1)
         if heard not in point.next:
             glet = self._greenlet_at(process, point)
@@ -355,11 +355,11 @@ class Run:
 
     def repeat(self, schedule: Schedule) -> None:
         """Perform the schedule, from where the previous one deviated if both vary the same execution."""
-        known = self._deviated
-        if known.actions is not schedule.actions or known.length > schedule.length:
-            known = self._begin
-        self._restore(known)
-        for action in schedule.actions[known.length : schedule.length]:
+        saved = self._deviated
+        if saved.actions is not schedule.actions or saved.length > schedule.length:
+            saved = self._begin
+        self._restore(saved)
+        for action in schedule.actions[saved.length : schedule.length]:
             self.perform(action)
         self._deviated = self._save(schedule.actions)
         if schedule.deviation is not None:
@@ -417,9 +417,9 @@ class Run:
             self.late[f"late {process.name} {step.name}"] = step.late
         if step.faults:
             self.world.changed()
-        made = _answer_of(step) if fault in (Fault.NONE, Fault.LOSE) else Answer()
+        reply = _answer_of(step) if fault in (Fault.NONE, Fault.LOSE) else Answer()
         # A process that gets no answer does not know why.
-        answer = Answer(error=TimeoutError(f"{step.name}: no answer")) if fault else made
+        answer = Answer(error=TimeoutError(f"{step.name}: no answer")) if fault else reply
         self._hear(process, answer, fault)
         self._look(process)
 
@@ -440,9 +440,9 @@ class Run:
     def judge(self) -> str | None:
         """Ask the oracle at the end, unless it accepted this world before."""
         world = _digest(self.world.fingerprint())
-        violation = None if world in self.known.sound else self.world.check_end()
+        violation = None if world in self.memory.sound else self.world.check_end()
         if violation is None:
-            self.known.sound.add(world)
+            self.memory.sound.add(world)
         return violation
 
     def close(self) -> None:
@@ -485,7 +485,7 @@ def _resume(glet: greenlet.greenlet, answer: Answer) -> Step | End:
 def _check_same(reached: Step | End, point: Point) -> None:
     """Check that a process did the same after the same answers."""
     expected = point.reached
-    again, expected = (one.name if isinstance(one, Step) else one for one in (reached, point.reached))
+    again, expected = (step.name if isinstance(step, Step) else step for step in (reached, point.reached))
     assert again == expected, f"{again}, not {expected}: it depends on more than answers"
 
 
@@ -570,8 +570,8 @@ class _Search:
         self.report = Report()
         self._scenario, self._deviations = scenario, deviations
         self._max_steps, self._faults, self._afresh = max_steps, faults, afresh
-        self._known = Known()
-        self._run = Run(scenario, self._known)
+        self._memory = SearchMemory()
+        self._run = Run(scenario, self._memory)
         self._visited: set[bytes] = set()
 
     def close(self) -> None:
@@ -582,7 +582,7 @@ class _Search:
         self.report.executions += 1
         if self._afresh:
             self._run.close()
-            self._run = Run(self._scenario, self._known)
+            self._run = Run(self._scenario, self._memory)
         run = self._run
         run.repeat(schedule)
         branches: list[tuple[int, Action]] = []

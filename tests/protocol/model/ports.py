@@ -90,14 +90,14 @@ class ModelCluster:
         return dict.fromkeys(partitions, 0)
 
     def log_ends(self, partitions: Collection[TopicPartition]) -> Any:
-        asked = list(partitions)
-        return self._read("read log ends", lambda: {tp: len(self._broker.logs[tp]) for tp in asked})
+        tps = list(partitions)
+        return self._read("read log ends", lambda: {tp: len(self._broker.logs[tp]) for tp in tps})
 
     def last_stable_offsets(self, partitions: Collection[TopicPartition]) -> Any:
-        asked = list(partitions)
+        tps = list(partitions)
         return self._read(
             "read last stable offsets",
-            lambda: {tp: self._broker.stable_offset_of_leader(tp) for tp in asked},
+            lambda: {tp: self._broker.stable_offset_of_leader(tp) for tp in tps},
         )
 
     def log_bounds(self, partitions: Collection[TopicPartition], *, ends: bool = True) -> LogBounds:
@@ -106,37 +106,37 @@ class ModelCluster:
         return LogBounds(self.log_starts(partitions), self.last_stable_offsets(partitions), high)
 
     def next_data(self, ranges: Collection[Any]) -> Any:
-        return {one.topic_partition: one.start for one in ranges}
+        return {r.topic_partition: r.start for r in ranges}
 
     def offsets_for_time(
         self, partitions: Collection[TopicPartition], timestamp_ms: int, *, markers: bool = False
     ) -> Any:
         del markers  # have no timestamp here
-        asked = list(partitions)
+        tps = list(partitions)
         return self._read(
             "look up offsets for time",
-            lambda: {tp: self._broker.offsets_for_time(tp, timestamp_ms) for tp in asked},
+            lambda: {tp: self._broker.offsets_for_time(tp, timestamp_ms) for tp in tps},
         )
 
     def max_timestamps(self, partitions: Collection[TopicPartition]) -> Any:
-        asked = list(partitions)
+        tps = list(partitions)
         return self._read(
             "look up highest timestamps",
-            lambda: {tp: self._broker.max_timestamp(tp) for tp in asked},
+            lambda: {tp: self._broker.max_timestamp(tp) for tp in tps},
         )
 
     def committed(
         self, group: str, partitions: Collection[TopicPartition] | None, *, stable: bool = True
     ) -> Any:
-        asked = None if partitions is None else list(partitions)
+        tps = None if partitions is None else list(partitions)
         return self._read(
             "read committed offsets",
-            lambda: self._broker.committed_offsets(group, asked, stable=stable),
+            lambda: self._broker.committed_offsets(group, tps, stable=stable),
         )
 
     def has_pending_offsets(self, group: str, partitions: Collection[TopicPartition]) -> bool:
-        asked = list(partitions)
-        return self._read("look for pending offsets", lambda: self._broker.has_pending(group, asked))
+        tps = list(partitions)
+        return self._read("look for pending offsets", lambda: self._broker.has_pending(group, tps))
 
     def is_visible(self, tp: TopicPartition, offset: int, producer: ProducerIdentity) -> bool | None:
         return self._read(f"look at {tp}", lambda: self._broker.is_visible(tp, offset, producer))
@@ -156,18 +156,18 @@ class ModelCluster:
         return self._read("describe transaction", lambda: self._broker.describe_transaction(transactional_id))
 
     def transactional_ids(self, producer_ids: Collection[int]) -> Any:
-        asked = list(producer_ids)
+        pids = list(producer_ids)
 
         def ids() -> dict[int, str]:
-            found = {txn.producer_id: tid for tid, txn in self._broker.transactions.items()}
-            return {one: found[one] for one in asked if one in found}
+            by_pid = {txn.producer_id: tid for tid, txn in self._broker.transactions.items()}
+            return {pid: by_pid[pid] for pid in pids if pid in by_pid}
 
         return self._read("list transactions", ids)
 
     def describe_producers(self, partitions: Collection[TopicPartition]) -> Any:
-        asked = list(partitions)
+        tps = list(partitions)
         return self._read(
-            "describe producers", lambda: {tp: self._broker.describe_producers(tp) for tp in asked}
+            "describe producers", lambda: {tp: self._broker.describe_producers(tp) for tp in tps}
         )
 
 
@@ -204,9 +204,9 @@ class ModelSession:
             broker.add_partitions(identity, partitions)
             offsets = []
             for tp, message in zip(partitions, messages, strict=True):
-                known = broker.producers[tp].get(identity.producer_id)
-                same = known is not None and known.epoch == identity.producer_epoch
-                sequence = known.last_sequence + 1 if same and known else 0
+                state = broker.producers[tp].get(identity.producer_id)
+                same = state is not None and state.epoch == identity.producer_epoch
+                sequence = state.last_sequence + 1 if same and state else 0
                 offsets.append(broker.produce(identity, tp, sequence, message.value, message.key))
             return offsets
 
@@ -321,12 +321,12 @@ class ModelLedger:
         return ledger_partition(routing)
 
     def view(self, partition: int, keys: Collection[str], prefixes: Collection[str] = ()) -> Any:
-        asked, beginning = set(keys), tuple(prefixes)
+        wanted, beginning = set(keys), tuple(prefixes)
 
         def read() -> Any:
-            return self._broker.ledger_view(partition, asked, beginning)
+            return self._broker.ledger_view(partition, wanted, beginning)
 
-        if LEDGER_IDENTITY_KEY in asked:
+        if LEDGER_IDENTITY_KEY in wanted:
             return self._run.look(read)
         more = " and more" if len(keys) > 1 else ""
         return self._run.step(f"ask the ledger for {min(keys, default=f'all {prefixes}')}{more}", read)
@@ -489,7 +489,7 @@ def pruner(run: Run, scene: Any, name: str, partition: int, before: str) -> Call
 
     def body() -> Any:
         broker, ledger = scene.broker, ModelLedger(run, scene.broker)
-        made = Pruner(
+        pruning = Pruner(
             ModelCluster(run, broker),
             ledger,
             ledger_writer(run, scene, name),
@@ -497,7 +497,7 @@ def pruner(run: Run, scene: Any, name: str, partition: int, before: str) -> Call
             "eos",
             dt.timedelta(0),
         )
-        return made.prune(partition, before, made.old_runs(partition, before))
+        return pruning.prune(partition, before, pruning.old_runs(partition, before))
 
     return body
 
@@ -522,7 +522,7 @@ def repairer(run: Run, scene: Any, name: str, topics: Collection[str]) -> Callab
             ledger=ModelLedger(run, scene.broker),
             transactions=ModelTransactions(run, scene.broker, scene, name),
         )
-        return [ended(control, one) for one in hanging(control, topics, 2).transactions]
+        return [ended(control, transaction) for transaction in hanging(control, topics, 2).transactions]
 
     return body
 
@@ -580,7 +580,7 @@ def attempt(
         authority = Authority(ledger, sleep=sleep, clock=clock.monotonic)
         transactions = ModelTransactions(run, broker, scene, name)
         pins = Pins(ledger_writer(run, scene, name), authority, sleep=sleep)
-        known = LedgerCheck(
+        ledger_id = LedgerCheck(
             ledger,
             authority,
             pins,
@@ -589,8 +589,8 @@ def attempt(
             witnesses=Witnesses(cluster, spec.prefix, spec.ledger.topic, spec),
             may_create=spec.may_create_ledger,
         ).verified()
-        boundaries = Boundaries(cluster, pins, known.prefix, clock.now)
-        planner = Planner(spec, cluster, authority, boundaries, known, clock.now)
+        boundaries = Boundaries(cluster, pins, ledger_id.prefix, clock.now)
+        planner = Planner(spec, cluster, authority, boundaries, ledger_id, clock.now)
         world = Collaborators(
             cluster=cluster,
             transactions=transactions,
@@ -598,17 +598,17 @@ def attempt(
             authority=authority,
             planner=planner,
             data=data(run, broker, spec),
-            ledger_id=known,
+            ledger_id=ledger_id,
             now=clock.now,
             clock=clock.monotonic,
             sleep=sleep,
             table=sink_of(run, scene),
         )
 
-        def one(its: RunSpec, around: Collaborators) -> Any:
-            protocol = RunProtocol(its, around)
+        def execute_round(round_spec: RunSpec, around: Collaborators) -> Any:
+            protocol = RunProtocol(round_spec, around)
             return protocol.execute(), protocol.producer
 
-        return run_rounds(spec, world, one) if loops(spec) else one(spec, world)[0]
+        return run_rounds(spec, world, execute_round) if loops(spec) else execute_round(spec, world)[0]
 
     return body

@@ -102,15 +102,15 @@ class Scene:
         self.superseded, self.fired, self._answered = map(set, sets)
 
     def events(self) -> list[str]:
-        found = [f"markers of {tid}" for tid in self.broker.unsettled()]
-        found += sorted(self.once)
+        names = [f"markers of {tid}" for tid in self.broker.unsettled()]
+        names += sorted(self.once)
         if self.time_outs and not self.timed_out:
-            found += [
+            names += [
                 f"time-out of {tid}"
                 for tid, txn in sorted(self.broker.transactions.items())
                 if txn.state is TransactionState.ONGOING
             ]
-        return found
+        return names
 
     def fire(self, event: str) -> None:
         if event.startswith("markers of "):
@@ -150,10 +150,12 @@ class Scene:
         return self._visible(self.source)
 
     def _output(self) -> str | None:
-        found, wanted = Counter(self._visible(self.sink)), Counter(self.expected())
-        if found == wanted:
+        output, wanted = Counter(self._visible(self.sink)), Counter(self.expected())
+        if output == wanted:
             return None
-        return f"lost {sorted((wanted - found).elements())}, duplicated {sorted((found - wanted).elements())}"
+        return (
+            f"lost {sorted((wanted - output).elements())}, duplicated {sorted((output - wanted).elements())}"
+        )
 
     def _ledger(self) -> str | None:
         runs = [
@@ -439,10 +441,10 @@ def pruned(run: Run, *, pruners: int = 1, beside: bool = False) -> Scene:
             """Compaction leaves no counts to compare: the output tells whether the run was repeated."""
             inline: Any = Inline(scene.broker)
             try:
-                found = attempt(inline, scene, "cleared", spec("r0", ranges=old, clear_number=2))()
+                record = attempt(inline, scene, "cleared", spec("r0", ranges=old, clear_number=2))()
             except LedgerPruned:
                 return scene._output()
-            return scene._output() or (None if found.found else "the old run was done again")
+            return scene._output() or (None if record.found else "the old run was done again")
 
         scene._ledger = asked_for_the_old_one  # type: ignore[method-assign]
 
@@ -540,9 +542,9 @@ def other_ranges(run: Run) -> Scene:
             ]
             return [
                 entry.value
-                for one in records[0].ranges
-                for offset, entry in scene.broker.committed_entries(one.topic_partition)
-                if one.start <= offset < one.end
+                for r in records[0].ranges
+                for offset, entry in scene.broker.committed_entries(r.topic_partition)
+                if r.start <= offset < r.end
             ]
 
         scene.expected = read_by_the_committed_one
@@ -752,10 +754,10 @@ def expiring(run: Run) -> Scene:
             # Brokers keep offsets of a partition that a transaction is about to commit.
             pending = {tp for offsets in scene.broker.pending.values() for _, tp in offsets}
             offsets = scene.broker.groups["group"]
-            scene.broker.groups["group"] = {tp: one for tp, one in offsets.items() if tp in pending}
+            scene.broker.groups["group"] = {tp: offset for tp, offset in offsets.items() if tp in pending}
 
         def refused() -> str | None:
-            if any(isinstance(one.error, CursorMoved) for one in scene.processes.values()):
+            if any(isinstance(process.error, CursorMoved) for process in scene.processes.values()):
                 return "an offset that expired was taken for a foreign one"
             return check_step()
 
@@ -802,9 +804,9 @@ def repaired(*partitions: TopicPartition) -> Callable[[Run], Scene]:
     away = leader_away(*partitions)
 
     def scene(run: Run) -> Scene:
-        made = away(run)
-        run.spawn("administrator", repairer(run, made, "administrator", ["out", LEDGER]))
-        return made
+        staged = away(run)
+        run.spawn("administrator", repairer(run, staged, "administrator", ["out", LEDGER]))
+        return staged
 
     scene.__name__ = f"repaired_{away.__name__}"
     return scene

@@ -116,8 +116,8 @@ with DAG("stays_open", schedule=None) as open_dag:
 with DAG("loses_its_answer", schedule=None) as lost_dag:
     LosesItsAnswer(**pipeline("lost", plain_copy))
 
-for told in (one_dag, lost_dag):
-    enable_lineage(told)
+for dag in (one_dag, lost_dag):
+    enable_lineage(dag)
 
 
 def limited_at_first(context: Any) -> None:

@@ -27,27 +27,27 @@ def airflow_as_in_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def runs(monkeypatch: pytest.MonkeyPatch) -> list[FakeRun]:
     """Every run that an operator makes, in a fake engine; set ``FakeRun.outcome`` to control it."""
-    made: list[FakeRun] = []
+    attempts: list[FakeRun] = []
     engine = ModuleType("airflow_eos.engine")
     monkeypatch.setattr(FakeRun, "outcome", a_record(), raising=False)
     monkeypatch.setattr(FakeRun, "ledger", [None], raising=False)
     monkeypatch.setattr(FakeRun, "asks_for_spark", False, raising=False)
 
     def run(*args: Any, **kwargs: Any) -> FakeRun:
-        made.append(FakeRun(*args, **kwargs))
-        return made[-1]
+        attempts.append(FakeRun(*args, **kwargs))
+        return attempts[-1]
 
     def answer(spec: Any, *, wait: bool) -> Any:
         assert wait, "a record whose transaction is being ended must be waited for"
-        said = FakeRun.ledger.pop(0) if len(FakeRun.ledger) > 1 else FakeRun.ledger[0]
-        if isinstance(said, BaseException):
-            raise said
-        return said
+        reply = FakeRun.ledger.pop(0) if len(FakeRun.ledger) > 1 else FakeRun.ledger[0]
+        if isinstance(reply, BaseException):
+            raise reply
+        return reply
 
     engine.RunAttempt = run  # type: ignore[attr-defined]
     engine.answer = answer  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "airflow_eos.engine", engine)
-    return made
+    return attempts
 
 
 @pytest.fixture

@@ -36,8 +36,8 @@ CONNECTION = {"bootstrap.servers": "broker:9092"}
 
 
 def actions(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
-    (found,) = [one for one in parser._actions if isinstance(one, argparse._SubParsersAction)]
-    return dict(found.choices)
+    (subcommands,) = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    return dict(subcommands.choices)
 
 
 def options(parser: argparse.ArgumentParser) -> dict[str, tuple[Any, ...]]:
@@ -50,18 +50,18 @@ def options(parser: argparse.ArgumentParser) -> dict[str, tuple[Any, ...]]:
 
 def test_both_doors_offer_the_same_commands_and_options() -> None:
     """They differ only in how the cluster is named."""
-    ours = actions(plain.parser())
+    parsers = actions(plain.parser())
     airflows = actions(actions(get_parser())["eos"])
-    assert list(ours) == [command.name for command in COMMANDS]
-    assert set(airflows) == set(ours)
+    assert list(parsers) == [command.name for command in COMMANDS]
+    assert set(airflows) == set(parsers)
     asks_brokers = {command.name: command.cluster for command in COMMANDS}
-    for name, parser in ours.items():
-        mine, other = options(parser), options(airflows[name])
+    for name, parser in parsers.items():
+        flags, other = options(parser), options(airflows[name])
         plain_only = {"--bootstrap-servers", "--config", "--ledger-key-file"}
-        assert set(mine) - set(other) == (plain_only if asks_brokers[name] else set())
-        assert set(other) - set(mine) == ({"--conn-id"} if asks_brokers[name] else set())
-        assert {flag: mine[flag] for flag in set(mine) & set(other)} == {
-            flag: other[flag] for flag in set(mine) & set(other)
+        assert set(flags) - set(other) == (plain_only if asks_brokers[name] else set())
+        assert set(other) - set(flags) == ({"--conn-id"} if asks_brokers[name] else set())
+        assert {flag: flags[flag] for flag in set(flags) & set(other)} == {
+            flag: other[flag] for flag in set(flags) & set(other)
         }
 
 
@@ -127,8 +127,8 @@ def test_spark_is_warmed_without_a_cluster(capsys: pytest.CaptureFixture[str]) -
     arguments = ["warm-spark", "--folder", str(class_data.folder()), "--output", "json"]
     for _ in range(2):
         assert plain.main(arguments) == DONE
-        found = json.loads(capsys.readouterr().out)
-        assert found["bytes"] == Path(found["archive"]).stat().st_size > 50_000_000
+        answer = json.loads(capsys.readouterr().out)
+        assert answer["bytes"] == Path(answer["archive"]).stat().st_size > 50_000_000
 
 
 def test_airflows_help_keeps_what_looks_like_markup(
@@ -324,7 +324,7 @@ def test_group_is_what_the_provider_info_registers() -> None:
     """Airflow adds the group to its own."""
     (group,) = get_eos_cli_commands()
     assert group.name == "eos"
-    assert [one.name for one in group.subcommands] == [command.name for command in COMMANDS]
+    assert [subcommand.name for subcommand in group.subcommands] == [command.name for command in COMMANDS]
 
 
 def the_interval(start, end, timezone=None):
@@ -387,19 +387,19 @@ def test_a_time_that_no_run_can_have_is_wrong_usage(arguments, message, capsys):
 )
 def test_a_date_to_prune_before_is_utc_unless_it_names_a_zone(text, monkeypatch):
     """Also with the Z that Python 3.10 cannot parse itself."""
-    asked = []
+    dates = []
 
     def prune_ledger(target, before, **_):
-        asked.append(before)
+        dates.append(before)
         raise LedgerMissing("there is none")
 
     monkeypatch.setattr("airflow_eos.cli.commands.prune_ledger", prune_ledger)
     assert plain.main(["prune", "--before", text, "--bootstrap-servers", "a:1"]) == 1
-    assert asked == [dt.datetime(2026, 1, 2, tzinfo=dt.timezone.utc)]
+    assert dates == [dt.datetime(2026, 1, 2, tzinfo=dt.timezone.utc)]
 
 
-@pytest.mark.parametrize(("mode", "said"), [(0o644, True), (0o640, True), (0o600, False)])
-def test_a_file_with_secrets_that_others_can_read_is_a_warning(tmp_path, caplog, mode, said):
+@pytest.mark.parametrize(("mode", "warns"), [(0o644, True), (0o640, True), (0o600, False)])
+def test_a_file_with_secrets_that_others_can_read_is_a_warning(tmp_path, caplog, mode, warns):
     """It has passwords; the command works nevertheless."""
     from airflow_eos.cli.main import _secret_text
 
@@ -408,4 +408,4 @@ def test_a_file_with_secrets_that_others_can_read_is_a_warning(tmp_path, caplog,
     file.chmod(mode)
     with caplog.at_level("WARNING"):
         assert _secret_text("--config", str(file)) == "{}"
-    assert (f"--config {file}: other users of this machine can read this file" in caplog.text) is said
+    assert (f"--config {file}: other users of this machine can read this file" in caplog.text) is warns

@@ -49,11 +49,11 @@ def test_yaml_says_what_json_says(
     assert Outcome(data).render("yaml").startswith("b:")
 
     monkeypatch.setattr(execution, "call", fails)
-    where: Any = lambda _: None  # noqa: E731
-    assert execution.carry_out(COMMANDS[0], Namespace(output="yaml"), where) == 1
-    found = yaml.safe_load(capsys.readouterr().out)
+    find_target: Any = lambda _: None  # noqa: E731
+    assert execution.carry_out(COMMANDS[0], Namespace(output="yaml"), find_target) == 1
+    document = yaml.safe_load(capsys.readouterr().out)
     documentation = "docs/errors.md#ledgermissing"
-    assert found == {"error": {"type": "LedgerMissing", "message": "there is none", "docs": documentation}}
+    assert document == {"error": {"type": "LedgerMissing", "message": "there is none", "docs": documentation}}
 
 
 @pytest.mark.parametrize("width", [40, 80])
@@ -74,10 +74,10 @@ def test_only_a_terminal_has_a_width(
     """The reader of a pipe gets one line per row."""
     monkeypatch.setenv("COLUMNS", "60")
     monkeypatch.setattr(execution, "call", lambda *_: Outcome({}, {"checks": ROWS}))
-    where: Any = lambda _: None  # noqa: E731
+    find_target: Any = lambda _: None  # noqa: E731
     for is_terminal in (False, True):
         monkeypatch.setattr(sys.stdout, "isatty", lambda answer=is_terminal: answer)
-        execution.carry_out(COMMANDS[0], Namespace(output="table"), where)
+        execution.carry_out(COMMANDS[0], Namespace(output="table"), find_target)
         assert ("--- 1 ---" in capsys.readouterr().out) is is_terminal
 
 
@@ -102,13 +102,13 @@ def test_a_reader_that_is_gone_does_not_change_how_a_command_ended(
 ) -> None:
     """After `| head -1`, a full disk, `>&-`: the command is done, and Python has nothing left to flush."""
     monkeypatch.setattr(execution, "call", lambda *_: Outcome({"done": LONG}, {"checks": ROWS}, 3))
-    where: Any = lambda _: None  # noqa: E731
+    find_target: Any = lambda _: None  # noqa: E731
     stream = opened()
     with contextlib.closing(stream) if stream else contextlib.nullcontext():
         monkeypatch.setattr(sys, "stdout", stream)
-        assert execution.carry_out(COMMANDS[0], Namespace(output=output), where) == 3
+        assert execution.carry_out(COMMANDS[0], Namespace(output=output), find_target) == 3
         monkeypatch.setattr(execution, "call", fails)
-        assert execution.carry_out(COMMANDS[0], Namespace(output=output), where) == 1
+        assert execution.carry_out(COMMANDS[0], Namespace(output=output), find_target) == 1
     lines = capsys.readouterr().err.splitlines()
     assert lines.pop() == "LedgerMissing: there is none (docs/errors.md#ledgermissing)"
     assert lines == (["standard output: [Errno 28] No space left on device"] if opened is full_disk else [])
@@ -119,8 +119,8 @@ def test_an_encoding_without_a_character_escapes_it(monkeypatch: pytest.MonkeyPa
     written = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, "ascii"))
     monkeypatch.setattr(execution, "call", lambda *_: Outcome({}, {"t": [{"name": "Zürich"}]}))
-    where: Any = lambda _: None  # noqa: E731
-    assert execution.carry_out(COMMANDS[0], Namespace(output="plain"), where) == 0
+    find_target: Any = lambda _: None  # noqa: E731
+    assert execution.carry_out(COMMANDS[0], Namespace(output="plain"), find_target) == 0
     assert written.getvalue().splitlines()[-1] == b"Z\\xfcrich"
 
 

@@ -28,10 +28,10 @@ def test_an_airflow_before_3_1_is_refused_with_the_reason(version: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "known"), [("3.1.0", (3, 1)), ("3.1.8", (3, 1)), ("3.4.0b2", (3, 4)), ("3.10.1", (3, 10))]
+    ("version", "release"), [("3.1.0", (3, 1)), ("3.1.8", (3, 1)), ("3.4.0b2", (3, 4)), ("3.10.1", (3, 10))]
 )
-def test_later_ones_are_not(version: str, known: tuple[int, int]) -> None:
-    assert compat.supported_version(version) == known
+def test_later_ones_are_not(version: str, release: tuple[int, int]) -> None:
+    assert compat.supported_version(version) == release
 
 
 # -- retry policies, in versions of Airflow that do not know them -----------------------------------------

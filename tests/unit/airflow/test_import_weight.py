@@ -89,8 +89,8 @@ def parsed() -> dict[str, tuple[float, set[str]]]:
         "    print('PARSED', json.dumps([file, seconds, sorted({m.partition('.')[0] for m in sys.modules})]))"
     )
     lines = output_of(script, *sorted(map(str, (ROOT / "dags").glob("*.py"))))
-    found = [json.loads(line.removeprefix("PARSED ")) for line in lines if line.startswith("PARSED ")]
-    return {Path(file).name: (seconds, set(packages)) for file, seconds, packages in found}
+    measurements = [json.loads(line.removeprefix("PARSED ")) for line in lines if line.startswith("PARSED ")]
+    return {Path(file).name: (seconds, set(packages)) for file, seconds, packages in measurements}
 
 
 DAG_FILES = sorted(file.name for file in (ROOT / "dags").glob("*.py"))

@@ -58,10 +58,10 @@ def test_unusable_connection_is_named(
 class Away(BaseSecretsBackend):
     """A secrets backend whose store does not answer."""
 
-    asked: ClassVar[list[str]] = []
+    requested: ClassVar[list[str]] = []
 
     def get_connection(self, conn_id: str) -> None:
-        self.asked.append(conn_id)
+        self.requested.append(conn_id)
         raise ConnectionRefusedError(conn_id)
 
 
@@ -70,7 +70,7 @@ def test_missing_connection_may_be_there_next_time(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("AIRFLOW__SECRETS__BACKEND", f"{__name__}.{Away.__name__}")
     with pytest.raises(AirflowNotFoundException, match=r"'absent'\. If .* a secrets backend did not answer"):
         KafkaEosHook("absent").get_config()
-    assert Away.asked == ["absent"]
+    assert Away.requested == ["absent"]
 
 
 def test_an_extra_that_is_a_list_is_a_mistake(monkeypatch: pytest.MonkeyPatch) -> None:

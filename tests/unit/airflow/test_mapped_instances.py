@@ -165,7 +165,7 @@ def test_results_of_a_mapped_task_are_requested_at_once(
 def execute_both(dag: DAG, *, accepted: bool) -> None:
     """Execute both instances of the task of a mapped task group: both are accepted, or both refused."""
     for index in range(2):
-        operator = dag.get_task("one.copy").prepare_for_execution()
+        operator = dag.get_task("group.copy").prepare_for_execution()
         context = make_context(operator, map_index=index)
         operator.render_template_fields(context)
         if accepted:
@@ -190,13 +190,13 @@ def test_a_mapped_task_group_gives_each_instance_a_partition_or_is_refused(
     """As a mapped task: the group's argument is the task's partition."""
 
     @task_group
-    def one(number: Any = 0, region: Any = "eu") -> None:
+    def group(number: Any = 0, region: Any = "eu") -> None:
         ReadProcessWriteOperator(
             task_id="copy", source_partition=number, op_kwargs={"region": region}, **GIVEN
         )
 
     with dag:
-        one.expand(**expansion)
+        group.expand(**expansion)
     execute_both(dag, accepted=accepted)
     assert [run.spec.source_partition for run in runs] == ([0, 1] if accepted else [])
 
@@ -210,12 +210,12 @@ def test_instances_of_a_mapped_task_group_with_a_cursor_each_run_side_by_side(
     """As those of a mapped task: a slow partition delays no other."""
 
     @task_group
-    def one(value: Any) -> None:
+    def group(value: Any) -> None:
         ReadProcessWriteOperator(task_id="copy", **{**GIVEN, argument: value})
 
     with dag:
-        one.expand(value=["0", "1"])
-    assert dag.get_task("one.copy").max_active_tis_per_dag == limit
+        group.expand(value=["0", "1"])
+    assert dag.get_task("group.copy").max_active_tis_per_dag == limit
 
 
 @pytest.mark.parametrize(("pipelines", "accepted"), [(["a", "b"], True), (["a", "a"], False)])
@@ -225,10 +225,10 @@ def test_a_mapped_task_group_gives_each_instance_a_pipeline_or_is_refused(
     """Also before the record exists that would tell which instance did the work."""
 
     @task_group
-    def one(name: Any) -> None:
+    def group(name: Any) -> None:
         ReadProcessWriteOperator(task_id="copy", pipeline=name, **GIVEN)
 
     with dag:
-        one.expand(name=pipelines)
+        group.expand(name=pipelines)
     execute_both(dag, accepted=accepted)
     assert [run.spec.pipeline for run in runs] == (pipelines if accepted else [])

@@ -110,11 +110,13 @@ def expressions() -> dict[str, str]:
 
 def test_alerts_and_dashboard_ask_for_metrics_that_are_sent() -> None:
     """Together they use all of them."""
-    asked = {name for one in expressions().values() for name in names_in(one)}
+    queried = {name for expression in expressions().values() for name in names_in(expression)}
     sent = sent_names()
     assert len(sent) == 14
-    assert [name for name in asked if not any(exported(one).fullmatch(name) for one in sent)] == []
-    assert {one for one in sent if not any(exported(one).fullmatch(name) for name in asked)} == set()
+    assert [name for name in queried if not any(exported(metric).fullmatch(name) for metric in sent)] == []
+    assert {
+        metric for metric in sent if not any(exported(metric).fullmatch(name) for name in queried)
+    } == set()
 
 
 @pytest.mark.parametrize(
@@ -134,8 +136,13 @@ def test_what_calls_somebody_is_also_seen(metric: str, place: Callable[[], dict[
 
     An alert that only checks whether metrics arrive does not count.
     """
-    asked = {name for one in place().values() if "absent(" not in one for name in names_in(one)}
-    assert any(exported(metric).fullmatch(name) for name in asked)
+    queried = {
+        name
+        for expression in place().values()
+        if "absent(" not in expression
+        for name in names_in(expression)
+    }
+    assert any(exported(metric).fullmatch(name) for name in queried)
 
 
 def test_alerts_and_dashboard_group_by_tags_that_are_sent() -> None:
@@ -186,7 +193,7 @@ def test_gauges_go_the_way_of_airflows_own(monkeypatch: pytest.MonkeyPatch) -> N
     """If Airflow's command line asks for it."""
     sent: list[tuple[Any, ...]] = []
     monkeypatch.setattr(stats, "initialize", lambda **_: sent.append(("initialized",)))
-    monkeypatch.setattr(stats, "gauge", lambda *one, tags: sent.append((*one, tags)))
+    monkeypatch.setattr(stats, "gauge", lambda *args, tags: sent.append((*args, tags)))
     monkeypatch.setattr(
         "airflow_eos.operations.deployment_status.ledger_names", lambda *_, **__: LedgerNames({}, ())
     )
@@ -217,7 +224,9 @@ def test_statsd_carries_gauges_of_every_name(monkeypatch: pytest.MonkeyPatch) ->
     airflow_commands._send_gauges([("eos.pipeline.gaps", 1, {"pipeline": name}) for name in names])
     assert len(set(series)) == len(names)
     assert series[0] == "eos.pipeline.gaps,pipeline=shop.orders-eu"
-    assert all(re.fullmatch(r"eos\.pipeline\.gaps,pipeline=[\w./-]{1,209}", one, re.ASCII) for one in series)
+    assert all(
+        re.fullmatch(r"eos\.pipeline\.gaps,pipeline=[\w./-]{1,209}", stat, re.ASCII) for stat in series
+    )
 
 
 def test_opentelemetry_carries_names_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,18 +239,18 @@ def test_opentelemetry_carries_names_as_they_are(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("--send-metrics",), "airflow eos status"),
         (("--max-gaps", "0", "--group", "g"), "leave --group and --run out"),
     ],
 )
 def test_what_cannot_be_is_wrong_usage(
-    arguments: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+    arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Without Airflow there are no Airflow metrics; a group has no gaps."""
     assert main(["status", "--bootstrap-servers", "nowhere:1", *arguments]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def interval(start: int, end: int, **changes: Any) -> Any:
@@ -255,8 +264,8 @@ def interval(start: int, end: int, **changes: Any) -> Any:
     return a_record(details={"work": work}, **changes)
 
 
-def days(found: list[Gap]) -> list[tuple[int, int]]:
-    return [(int(one.start[8:10]), int(one.end[8:10])) for one in found]
+def days(holes: list[Gap]) -> list[tuple[int, int]]:
+    return [(int(hole.start[8:10]), int(hole.end[8:10])) for hole in holes]
 
 
 @pytest.mark.parametrize(
@@ -275,7 +284,7 @@ def test_gaps_are_the_time_between_intervals_that_none_covers(
     spans: list[tuple[int, int]], wanted: list[tuple[int, int]]
 ) -> None:
     """In any order of their commits, also if they overlap or one ran again."""
-    assert days(gaps(interval(*one) for one in spans)) == wanted
+    assert days(gaps(interval(*span) for span in spans)) == wanted
 
 
 def test_runs_over_other_topics_or_partitions_are_no_neighbours() -> None:

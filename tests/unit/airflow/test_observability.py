@@ -27,18 +27,18 @@ TAGS = {"dag_id": "pipelines", "task_id": "copy"}
 @pytest.fixture
 def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, Any]]:
     """Every metric, as (kind, name, value); the fixture checks tags."""
-    found: list[tuple[str, str, Any]] = []
+    metrics: list[tuple[str, str, Any]] = []
 
     def record(kind: str) -> Any:
         def send(name: str, value: Any = 1, *, tags: Any) -> None:
             assert tags == TAGS
-            found.append((kind, name, value))
+            metrics.append((kind, name, value))
 
         return send
 
     for kind in ("timing", "incr", "gauge"):
         monkeypatch.setattr(stats, kind, record(kind))
-    return found
+    return metrics
 
 
 @pytest.fixture
@@ -54,14 +54,14 @@ def test_committed_run_sends_its_metrics(
     """It has duration, counts, and the lag of the cursor."""
     FakeRun.outcome = a_record(details={"lag": 4, "undecided": 5})
     operator.execute(make_context(operator))
-    assert [one[:2] for one in sent] == [
+    assert [metric[:2] for metric in sent] == [
         ("timing", "eos.run.duration"),
         ("incr", "eos.run.records_read"),
         ("incr", "eos.run.records_written"),
         ("gauge", "eos.run.lag"),
         ("gauge", "eos.run.undecided"),
     ]
-    assert [one[2] for one in sent[1:]] == [10, 10, 4, 5]
+    assert [metric[2] for metric in sent[1:]] == [10, 10, 4, 5]
     assert sent[0][2] >= 0
 
 
@@ -107,7 +107,7 @@ def test_lost_answer_that_was_decided_is_counted(
 
     monkeypatch.setattr(FakeRun, "execute", through_unknown)
     operator.execute(make_context(operator))
-    assert [one[1:] for one in sent[1:]] == [
+    assert [metric[1:] for metric in sent[1:]] == [
         ("eos.run.records_read", 10),
         ("eos.run.records_written", 10),
         ("eos.run.resolved", 1),
@@ -156,9 +156,9 @@ def test_each_state_is_a_span(operator: Any, runs: list[FakeRun], monkeypatch: p
     assert runs[0].on_state is not None
     for state in (State.ASKED, State.FENCED, State.CHECKED):
         runs[0].on_state(state)
-    assert [one["name"] for one in spans] == ["eos.run.asked", "eos.run.fenced", "eos.run.checked"]
+    assert [span["name"] for span in spans] == ["eos.run.asked", "eos.run.fenced", "eos.run.checked"]
     assert all(first["end"] == then["start"] for first, then in itertools.pairwise(spans))
-    assert {tuple(one["attributes"].items()) for one in spans} == {tuple(TAGS.items())}
+    assert {tuple(span["attributes"].items()) for span in spans} == {tuple(TAGS.items())}
 
 
 def test_links_lead_to_ledger_and_spark(
@@ -205,14 +205,14 @@ def test_the_author_is_told_of_a_mapped_task_that_could_not_be_rendered(dag: DAG
     """Airflow ends that instance with the mapped operator: callbacks run after links and retry policy."""
     from airflow.sdk.execution_time.task_runner import finalize
 
-    told: list[Any] = []
+    contexts: list[Any] = []
     given = {"process": lambda df: df, "sink_topic": "out", "topics": ["src"], "group_id": "g", "dag": dag}
-    partial = ReadProcessWriteOperator.partial(task_id="many", on_failure_callback=told.append, **given)
+    partial = ReadProcessWriteOperator.partial(task_id="many", on_failure_callback=contexts.append, **given)
     mapped = partial.expand(source_partition=[0, 1])
     context: Any = {"task": mapped}
     instance: Any = SimpleNamespace(task=mapped, start_date=None, end_date=None)
     finalize(instance, TaskInstanceState.FAILED, context, structlog.get_logger(), ValueError("no element"))
-    assert told == [context]
+    assert contexts == [context]
     if AIRFLOW_VERSION >= (3, 3):  # before, an operator asks its policy itself
         assert isinstance(mapped.retry_policy, TransactionRetryPolicy)
 
@@ -224,8 +224,10 @@ def test_links_are_known_to_airflow(operator: Any, monkeypatch: pytest.MonkeyPat
     from airflow_eos.provider_info import get_provider_info
 
     listed = set(get_provider_info()["extra-links"])
-    mine = {f"{type(one).__module__}.{type(one).__qualname__}" for one in operator.operator_extra_links}
-    assert listed == mine
+    declared = {
+        f"{type(link).__module__}.{type(link).__qualname__}" for link in operator.operator_extra_links
+    }
+    assert listed == declared
 
 
 @pytest.fixture
@@ -244,26 +246,26 @@ def lineage(operator: Any) -> Any:
 
     def event(name: str) -> dict[str, Any]:
         state = RunState(name)
-        found = phases[state]()
-        assert found is not None
-        run = Run("01941f29-7c00-7087-8906-40e512c257bd", facets=found.run_facets)
-        made = RunEvent(
+        extracted = phases[state]()
+        assert extracted is not None
+        run = Run("01941f29-7c00-7087-8906-40e512c257bd", facets=extracted.run_facets)
+        run_event = RunEvent(
             eventTime="2026-11-20T00:00:00Z",
             producer="https://example.com",
             run=run,
             job=Job("airflow", "copy"),
             eventType=state,
-            inputs=found.inputs,
-            outputs=found.outputs,
+            inputs=extracted.inputs,
+            outputs=extracted.outputs,
         )
-        document: dict[str, Any] = Serde.to_dict(made)
+        document: dict[str, Any] = Serde.to_dict(run_event)
         return document
 
     return event
 
 
-def datasets(found: list[dict[str, Any]]) -> list[tuple[str, str]]:
-    return [(one["namespace"], one["name"]) for one in found]
+def datasets(listed: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    return [(dataset["namespace"], dataset["name"]) for dataset in listed]
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:openlineage.*")
@@ -287,9 +289,9 @@ def test_lineage_names_topics_and_ranges(operator: Any, runs: list[FakeRun], lin
     operator.execute(context)
     complete = lineage("COMPLETE")
     counts = {
-        one["name"]: (stats["rowCount"], stats["size"])
-        for one in complete["outputs"]
-        for stats in [one["outputFacets"]["outputStatistics"]]
+        dataset["name"]: (stats["rowCount"], stats["size"])
+        for dataset in complete["outputs"]
+        for stats in [dataset["outputFacets"]["outputStatistics"]]
     }
     assert counts == {"out": (7, 700), "dead": (3, 300)}
     facet = complete["run"]["facets"]["airflowEos"]

@@ -75,9 +75,9 @@ class State:
 
 @pytest.fixture
 def topic(monkeypatch: pytest.MonkeyPatch) -> Topic:
-    made = Topic()
-    monkeypatch.setattr("airflow_eos.engine.lag.unread", made.unread)
-    return made
+    fake = Topic()
+    monkeypatch.setattr("airflow_eos.engine.lag.unread", fake.unread)
+    return fake
 
 
 def watcher(state: Any = None, **changes: Any) -> OffsetRangeTrigger:
@@ -98,7 +98,7 @@ async def looked(topic: Topic, times: int = 3) -> None:
 
 
 def ranges(event: Any) -> list[Any]:
-    return [tuple(one[1:]) for one in event["ranges"]]
+    return [tuple(row[1:]) for row in event["ranges"]]
 
 
 def test_each_record_is_announced_once_whether_or_not_it_is_read(topic: Topic) -> None:
@@ -107,21 +107,21 @@ def test_each_record_is_announced_once_whether_or_not_it_is_read(topic: Topic) -
     async def scenario() -> list[Any]:
         events = watcher().run()
         topic.ends = [5, 0]
-        found = [await next_event(events)]
+        payloads = [await next_event(events)]
         pending = asyncio.create_task(anext(events))
         await looked(topic)
         assert not pending.done()
         topic.ends = [5, 3]
-        found.append((await asyncio.wait_for(pending, PATIENCE)).payload)
+        payloads.append((await asyncio.wait_for(pending, PATIENCE)).payload)
         topic.positions = [5, 3]
         topic.ends = [9, 4]
-        found.append(await next_event(events))
-        return found
+        payloads.append(await next_event(events))
+        return payloads
 
-    found = asyncio.run(scenario())
-    assert [ranges(event) for event in found] == [[(0, 0, 5)], [(1, 0, 3)], [(0, 5, 9), (1, 3, 4)]]
-    assert [event["records"] for event in found] == [5, 3, 5]
-    assert len({event["batch"] for event in found}) == 3
+    payloads = asyncio.run(scenario())
+    assert [ranges(event) for event in payloads] == [[(0, 0, 5)], [(1, 0, 3)], [(0, 5, 9), (1, 3, 4)]]
+    assert [event["records"] for event in payloads] == [5, 3, 5]
+    assert len({event["batch"] for event in payloads}) == 3
 
 
 def test_batch_waits_until_it_is_full_or_the_delay_is_over(topic: Topic) -> None:
@@ -166,11 +166,11 @@ def test_restarted_watcher_repeats_an_unread_batch_word_for_word(topic: Topic) -
     async def first() -> Any:
         events = watcher(state).run()
         topic.ends = [5, 1]
-        found = await next_event(events)
+        payload = await next_event(events)
         waiting = asyncio.create_task(anext(events))
         await looked(topic)  # stored by now
         waiting.cancel()
-        return found
+        return payload
 
     async def second(count: int) -> list[Any]:
         events = watcher(state).run()
@@ -231,13 +231,13 @@ def test_group_that_was_moved_back_is_announced_again(topic: Topic) -> None:
     async def scenario() -> list[Any]:
         events = watcher().run()
         topic.ends = [5, 0]
-        found = [await next_event(events)]
+        payloads = [await next_event(events)]
         topic.positions = [5, 0]
         waiting = asyncio.create_task(anext(events))
         await looked(topic)
         topic.positions = [2, 0]
-        found.append((await asyncio.wait_for(waiting, PATIENCE)).payload)
-        return [ranges(event) for event in found]
+        payloads.append((await asyncio.wait_for(waiting, PATIENCE)).payload)
+        return [ranges(event) for event in payloads]
 
     assert asyncio.run(scenario()) == [[(0, 0, 5)], [(0, 2, 5)]]
 
@@ -248,21 +248,21 @@ def test_group_that_begins_at_the_end_is_woken_at_once_and_for_what_comes_then(t
 
     async def scenario() -> list[Any]:
         events = watcher(start="latest", min_records=2).run()
-        found = [await next_event(events)]
+        payloads = [await next_event(events)]
         waiting = asyncio.create_task(anext(events))
         topic.ends = [6, 3]
         await looked(topic)
         assert not waiting.done()
         topic.ends = [7, 3]
-        found.append((await asyncio.wait_for(waiting, PATIENCE)).payload)
+        payloads.append((await asyncio.wait_for(waiting, PATIENCE)).payload)
         topic.positions, topic.ends = [7, 3], [9, 3]
-        found.append(await next_event(events))
-        return found
+        payloads.append(await next_event(events))
+        return payloads
 
-    found = asyncio.run(scenario())
-    assert [ranges(event) for event in found] == [[(0, 5, 5), (1, 3, 3)], [(0, 5, 7)], [(0, 7, 9)]]
-    assert [event["records"] for event in found] == [0, 2, 2]
-    assert len({event["batch"] for event in found}) == 3
+    payloads = asyncio.run(scenario())
+    assert [ranges(event) for event in payloads] == [[(0, 5, 5), (1, 3, 3)], [(0, 5, 7)], [(0, 7, 9)]]
+    assert [event["records"] for event in payloads] == [0, 2, 2]
+    assert len({event["batch"] for event in payloads}) == 3
 
 
 def test_group_that_begins_at_the_start_is_not_woken_for_nothing(topic: Topic) -> None:
@@ -307,11 +307,11 @@ def test_restarted_watcher_wakes_a_group_until_its_position_is_fixed(topic: Topi
 
     async def restarted() -> Any:
         events = watcher(state, start="latest", min_records=2).run()
-        found = await next_event(events)
+        payload = await next_event(events)
         waiting = asyncio.create_task(anext(events))
         await looked(topic)  # stored by now
         waiting.cancel()
-        return found
+        return payload
 
     first = asyncio.run(restarted())
     topic.ends = [5, 4]
@@ -326,10 +326,10 @@ def test_log_that_lost_its_end_wakes_the_group_again(topic: Topic) -> None:
 
     async def scenario() -> list[Any]:
         events = watcher(start="latest").run()
-        found = [await next_event(events)]
+        payloads = [await next_event(events)]
         topic.ends = [1, 3]
-        found.append(await next_event(events))
-        return [ranges(event) for event in found]
+        payloads.append(await next_event(events))
+        return [ranges(event) for event in payloads]
 
     assert asyncio.run(scenario()) == [[(0, 5, 5), (1, 3, 3)], [(0, 1, 1)]]
 
@@ -340,10 +340,10 @@ def test_watcher_tells_a_topic_made_again_by_its_id(topic: Topic) -> None:
 
     async def scenario() -> list[Any]:
         events = watcher().run()
-        found = [await next_event(events)]
+        payloads = [await next_event(events)]
         topic.topic_id = "another"
-        found.append(await next_event(events))
-        return [ranges(event) for event in found]
+        payloads.append(await next_event(events))
+        return [ranges(event) for event in payloads]
 
     assert asyncio.run(scenario()) == [[(0, 0, 5), (1, 0, 3)]] * 2
 
@@ -365,8 +365,10 @@ def test_topic_made_again_is_announced_from_its_beginning(end: int, restarts: bo
     assert not memory.is_unread(unread)
 
 
-@pytest.mark.parametrize(("given", "asked"), [(None, "airflow-eos-ledger"), ("other", "other")])
-def test_position_of_an_idle_group_comes_from_the_ledger(topic: Topic, given: str | None, asked: str) -> None:
+@pytest.mark.parametrize(("given", "ledger_topic"), [(None, "airflow-eos-ledger"), ("other", "other")])
+def test_position_of_an_idle_group_comes_from_the_ledger(
+    topic: Topic, given: str | None, ledger_topic: str
+) -> None:
     """Committed offsets expire, the cursor does not; polling creates no ledger."""
     topic.ends = [1, 0]
 
@@ -374,7 +376,7 @@ def test_position_of_an_idle_group_comes_from_the_ledger(topic: Topic, given: st
         await next_event(watcher(ledger_topic=given).run())
 
     asyncio.run(scenario())
-    assert topic.ledgers == [LedgerSettings(topic=asked, create=False)]
+    assert topic.ledgers == [LedgerSettings(topic=ledger_topic, create=False)]
 
 
 @pytest.mark.parametrize(
@@ -410,24 +412,24 @@ def test_batches_tile_the_log(seed: int, start: str) -> None:
         else:  # runs read what was announced, and sometimes more
             stands = positions[n]
             positions[n] = ends[n] if stands is None else rng.randint(stands, ends[n])
-        found = look("t", positions, ends, start)
-        begins = begins or [one.start for one in found.ranges]
-        pending = memory.pending(found.ranges, found.without_position)
-        first_seen = found.without_position - memory.announced.keys()
-        if first_seen or sum(one.span for one in pending) >= rng.randrange(1, 8):
+        unread = look("t", positions, ends, start)
+        begins = begins or [r.start for r in unread.ranges]
+        pending = memory.pending(unread.ranges, unread.without_position)
+        first_seen = unread.without_position - memory.announced.keys()
+        if first_seen or sum(r.span for r in pending) >= rng.randrange(1, 8):
             batch = memory.announce("g", pending, rng.choice([None, 3, 50]), first_seen)
-            announced += [OffsetRange.from_list(one) for one in batch["ranges"]]
+            announced += [OffsetRange.from_list(row) for row in batch["ranges"]]
         if rng.random() < 0.1:
             memory = BatchMemory.from_state(memory.to_state())
-    found = look("t", positions, ends, start)
-    batch = memory.announce("g", memory.pending(found.ranges, found.without_position), None)
-    announced += [OffsetRange.from_list(one) for one in batch["ranges"]]
+    unread = look("t", positions, ends, start)
+    batch = memory.announce("g", memory.pending(unread.ranges, unread.without_position), None)
+    announced += [OffsetRange.from_list(row) for row in batch["ranges"]]
     for partition in range(3):
         begin, end = begins[partition], ends[partition]
-        batches = [(one.start, one.end) for one in announced if one.partition == partition]
-        mine = [(begin, begin), *batches, (end, end)]
-        assert all(before[1] <= after[0] for before, after in pairwise(mine))
-        gaps = [(b, a) for (_, b), (a, _) in pairwise(mine) if a > b]
+        batches = [(r.start, r.end) for r in announced if r.partition == partition]
+        tiles = [(begin, begin), *batches, (end, end)]
+        assert all(before[1] <= after[0] for before, after in pairwise(tiles))
+        gaps = [(b, a) for (_, b), (a, _) in pairwise(tiles) if a > b]
         # Offsets in no batch were read before they could be announced.
         assert all(end <= (positions[partition] or 0) for _, end in gaps)
 

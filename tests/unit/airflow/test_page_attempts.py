@@ -33,9 +33,9 @@ def _empty(database: None) -> Iterator[None]:
 
 
 def read(*dag_ids: str, **options: Any) -> list[Attempt]:
-    found = read_attempts(dag_ids, NOW, **options)
-    assert found is not None
-    return found
+    attempts = read_attempts(dag_ids, NOW, **options)
+    assert attempts is not None
+    return attempts
 
 
 def test_a_task_that_never_committed_is_an_attempt() -> None:
@@ -50,7 +50,7 @@ def test_nothing_is_said_of_dags_that_are_not_given() -> None:
     """The given Dags are those that the user may see: others appear neither by name nor by pipeline."""
     attempted("mine", fields={"pipeline": "shared"})
     attempted("theirs", fields={"pipeline": "shared"})
-    assert [one.dag_id for one in read("mine")] == ["mine"]
+    assert [attempt.dag_id for attempt in read("mine")] == ["mine"]
     assert read("mine", tasks={("theirs", "copy", -1): "shared"}) == read("mine")
     assert read() == []
 
@@ -59,7 +59,10 @@ def test_pipelines_are_named_as_their_runs_name_them() -> None:
     """By the rendered field, otherwise by Dag and task."""
     attempted("a", "named", fields={"pipeline": "orders"})
     attempted("a", "plain")
-    assert {one.task_id: one.pipeline for one in read("a")} == {"named": "orders", "plain": "a.plain"}
+    assert {attempt.task_id: attempt.pipeline for attempt in read("a")} == {
+        "named": "orders",
+        "plain": "a.plain",
+    }
 
 
 def test_a_task_that_has_not_started_has_the_name_of_its_last_try() -> None:
@@ -67,7 +70,7 @@ def test_a_task_that_has_not_started_has_the_name_of_its_last_try() -> None:
     attempted("a", fields={"pipeline": "old"}, at=RECENT - 3 * HOUR, run_id="r0")
     attempted("a", fields={"pipeline": "orders"}, at=RECENT - HOUR)
     attempted("a", run_id="r2", state=None, started=False)
-    assert [(one.run_id, one.pipeline) for one in read("a")] == [
+    assert [(attempt.run_id, attempt.pipeline) for attempt in read("a")] == [
         ("r2", "orders"),
         ("r1", "orders"),
         ("r0", "old"),
@@ -88,7 +91,7 @@ def test_an_instance_that_has_not_started_has_the_pipeline_of_its_index() -> Non
     tenants("r0")
     for index in (0, 1):
         attempted("a", map_index=index, state="failed", started=False)
-    failed = [(one.map_index, one.pipeline) for one in read("a") if one.run_id == "r1"]
+    failed = [(attempt.map_index, attempt.pipeline) for attempt in read("a") if attempt.run_id == "r1"]
     assert sorted(failed) == [(0, "at"), (1, "de")]
 
 
@@ -96,7 +99,9 @@ def test_an_instance_before_its_expansion_belongs_to_all_pipelines_of_the_task()
     """A task before it failed, so the work of each is missing. The ledger may know other pipelines."""
     tenants("r0")
     attempted("a", state="upstream_failed", started=False)
-    failed = [one.pipeline for one in read("a", tasks={("a", "copy", 2): "fr"}) if one.run_id == "r1"]
+    failed = [
+        attempt.pipeline for attempt in read("a", tasks={("a", "copy", 2): "fr"}) if attempt.run_id == "r1"
+    ]
     assert failed == ["at", "de", "fr"]
 
 
@@ -106,8 +111,8 @@ def test_an_instance_of_an_unknown_index_is_shown_at_no_pipeline_of_another() ->
     attempted("a", map_index=2, state="failed", started=False)
     attempted("b", map_index=0, run_id="r0", state="success", at=RECENT - HOUR, fields={"pipeline": "all"})
     attempted("b", map_index=1, state="failed", started=False)
-    assert [one.pipeline for one in read("a") if one.map_index == 2] == ["a.copy"]
-    assert [one.pipeline for one in read("b") if one.map_index == 1] == ["all"]
+    assert [attempt.pipeline for attempt in read("a") if attempt.map_index == 2] == ["a.copy"]
+    assert [attempt.pipeline for attempt in read("b") if attempt.map_index == 1] == ["all"]
 
 
 def test_other_tasks_are_none_of_ours() -> None:
@@ -115,9 +120,9 @@ def test_other_tasks_are_none_of_ours() -> None:
     attempted("a", "bash", operator="BashOperator")
     attempted("a", "derived", operator="MyOperator")
     attempted("a", "failed", operator="MyOperator", failure=FailureRecord(1, "E", "s"))
-    assert [one.task_id for one in read("a")] == ["failed"]
-    known = {("a", "derived", -1): "orders"}
-    assert {one.task_id for one in read("a", tasks=known)} == {"failed", "derived"}
+    assert [attempt.task_id for attempt in read("a")] == ["failed"]
+    tasks = {("a", "derived", -1): "orders"}
+    assert {attempt.task_id for attempt in read("a", tasks=tasks)} == {"failed", "derived"}
 
 
 def test_the_names_of_operators_are_those_of_this_package() -> None:
@@ -127,12 +132,12 @@ def test_the_names_of_operators_are_those_of_this_package() -> None:
     from airflow_eos.operators.run_parameters import RunParameters
 
     def below(kind: type) -> set[type]:
-        return {one for child in kind.__subclasses__() for one in (child, *below(child))}
+        return {cls for child in kind.__subclasses__() for cls in (child, *below(child))}
 
     assert kafka_eos
     assert replay
     assert submit
-    package = {one.__name__ for one in below(RunParameters) if one.__module__.startswith("airflow_eos.")}
+    package = {cls.__name__ for cls in below(RunParameters) if cls.__module__.startswith("airflow_eos.")}
     assert package == set(OPERATORS)
 
 
@@ -160,10 +165,12 @@ def test_the_newest_runs_of_each_dag_count() -> None:
         attempted("a", run_id=f"r{number}", state="success", at=RECENT - number * HOUR)
     attempted("b", at=RECENT - 20 * HOUR)
     attempted("old", at=RECENT - dt.timedelta(days=40))
-    found = read("a", "b", "old")
-    assert [one.run_id for one in found if one.dag_id == "a"] == [f"r{number}" for number in range(10)]
-    assert [one.dag_id for one in found][-1] == "b"
-    assert len(found) == 11
+    attempts = read("a", "b", "old")
+    assert [attempt.run_id for attempt in attempts if attempt.dag_id == "a"] == [
+        f"r{number}" for number in range(10)
+    ]
+    assert [attempt.dag_id for attempt in attempts][-1] == "b"
+    assert len(attempts) == 11
 
 
 def test_the_last_attempt_is_the_worst_task_of_the_newest_run() -> None:
@@ -173,8 +180,8 @@ def test_the_last_attempt_is_the_worst_task_of_the_newest_run() -> None:
     attempted("a", run_id="before", at=RECENT - HOUR)
     attempted("a", run_id="fine", state="success", at=RECENT - 2 * HOUR)
     attempted("a", run_id="next", state=None, started=False, at=RECENT + HOUR)
-    ((name, its),) = by_pipeline(read("a")).items()
-    last = last_row(its, NOW)
+    ((name, attempts),) = by_pipeline(read("a")).items()
+    last = last_row(attempts, NOW)
     assert (name, last["kind"], last["run_id"], last["map_index"]) == ("a.copy", "failed", "mapped", 1)
     assert [last[name] for name in ("tasks", "tasks_failed", "runs", "runs_failed")] == [3, 1, 3, 2]
 
@@ -270,19 +277,19 @@ def test_three_hundred_dags_are_read_by_as_many_queries_as_one() -> None:
     with create_session() as session:
         session.execute(insert(DagRun.__table__), runs)
         session.execute(insert(TaskInstance.__table__), tasks)
-    asked: list[str] = []
+    statements: list[str] = []
     with create_session() as session:
         engine = session.get_bind()
 
     def ask(*arguments: Any) -> None:
-        asked.append(arguments[2])
+        statements.append(arguments[2])
 
     event.listen(engine, "before_cursor_execute", ask)
     try:
         read(names[0])
-        of_one = len(asked)
-        found = read(*names)
+        of_one = len(statements)
+        attempts = read(*names)
     finally:
         event.remove(engine, "before_cursor_execute", ask)
-    assert 0 < of_one == len(asked) - of_one
-    assert len(found) == 3_000
+    assert 0 < of_one == len(statements) - of_one
+    assert len(attempts) == 3_000

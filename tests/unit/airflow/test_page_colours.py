@@ -23,19 +23,21 @@ TEXTS = [
 
 def light(colour: str) -> float:
     """Return the relative luminance of ``#rgb`` or ``#rrggbb``, as defined by WCAG 2."""
-    digits = colour[1:] if len(colour) == 7 else "".join(one * 2 for one in colour[1:])
+    digits = colour[1:] if len(colour) == 7 else "".join(channel * 2 for channel in colour[1:])
     parts = (int(digits[at : at + 2], 16) / 255 for at in (0, 2, 4))
-    linear = [one / 12.92 if one <= 0.03928 else ((one + 0.055) / 1.055) ** 2.4 for one in parts]
-    return sum(share * one for share, one in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+    linear = [
+        channel / 12.92 if channel <= 0.03928 else ((channel + 0.055) / 1.055) ** 2.4 for channel in parts
+    ]
+    return sum(share * channel for share, channel in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
 
 
-def contrast(one: str, other: str) -> float:
-    darker, lighter = sorted((light(one), light(other)))
+def contrast(colour: str, other: str) -> float:
+    darker, lighter = sorted((light(colour), light(other)))
     return (lighter + 0.05) / (darker + 0.05)
 
 
 @pytest.mark.parametrize("scheme", [DAY, NIGHT], ids=["day", "night"])
-@pytest.mark.parametrize(("text", "back"), TEXTS, ids=lambda one: one)
+@pytest.mark.parametrize(("text", "back"), TEXTS, ids=lambda name: name)
 def test_texts_are_legible(scheme: dict[str, str], text: str, back: str) -> None:
     """A contrast of at least 4.5, for text of any size."""
     assert contrast(scheme[text], scheme[back]) >= 4.5

@@ -74,15 +74,15 @@ def view(**options: Any) -> dict[str, Any]:
 
 
 def names(**options: Any) -> list[str]:
-    return [one["pipeline"] for one in view(**options)["pipelines"]]
+    return [row["pipeline"] for row in view(**options)["pipelines"]]
 
 
 def test_what_failed_comes_first() -> None:
     """Also pipelines that never committed, or committed before they failed: once missing, or green."""
     assert names() == ["first", "was-fine", "gap", "again", "now", "planned", "fine", "late"]
-    found = view()
-    assert (found["total"], found["wrong"]) == (8, 1)
-    assert found["states"] == {
+    page = view()
+    assert (page["total"], page["wrong"]) == (8, 1)
+    assert page["states"] == {
         "failed": 2,
         "retrying": 1,
         "running": 1,
@@ -90,13 +90,13 @@ def test_what_failed_comes_first() -> None:
         "succeeded": 1,
         "unknown": 2,
     }
-    was_fine = found["pipelines"][1]
+    was_fine = page["pipelines"][1]
     assert (was_fine["kind"], was_fine["whole"]) == ("failed", True)
     assert (was_fine["attempt"]["error"], was_fine["attempt"]["sentence"]) == (
         "GroupNotEmpty",
         FAILURE.sentence,
     )
-    assert (found["pipelines"][0]["whole"], found["pipelines"][0]["last_commit"]) == (None, "")
+    assert (page["pipelines"][0]["whole"], page["pipelines"][0]["last_commit"]) == (None, "")
 
 
 @pytest.mark.parametrize(
@@ -139,29 +139,29 @@ def test_an_open_transaction_stands_in_the_row_of_its_pipeline() -> None:
         return {"pipeline": pipeline, "age_seconds": seconds, "timeout_seconds": 300.0}
 
     transactions = [open_now("first", 9.5), open_now("first", 2.0), open_now("", 1.0)]
-    found = pipelines_view(LEDGER, ATTEMPTS, NOW, transactions)
-    rows = {one["pipeline"]: one["open_transaction"] for one in found["pipelines"]}
+    page = pipelines_view(LEDGER, ATTEMPTS, NOW, transactions)
+    rows = {row["pipeline"]: row["open_transaction"] for row in page["pipelines"]}
     assert rows.pop("first") == transactions[0]
     assert set(rows.values()) == {None}
-    assert found["open_elsewhere"] == [transactions[2]]
-    text = rendered(found)
+    assert page["open_elsewhere"] == [transactions[2]]
+    text = rendered(page)
     assert "Transaction open for 9.5 s of 300.0 s" in text
     assert "1 open transaction belongs to none of these pipelines" in text
 
 
 def test_attempts_that_cannot_be_read_are_said_to_be() -> None:
     """Then the page does not claim that nothing failed."""
-    found = pipelines_view(LEDGER, None, NOW)
-    assert found["states"] == {"unknown": 4}
-    assert "cannot be read" in found["warnings"][0]
+    page = pipelines_view(LEDGER, None, NOW)
+    assert page["states"] == {"unknown": 4}
+    assert "cannot be read" in page["warnings"][0]
     assert pipelines_view(LEDGER, [], NOW)["warnings"] == []
 
 
 def test_airflow_answers_where_the_ledger_does_not() -> None:
     """If brokers are down, everything fails, and attempts matter most."""
-    found = pipelines_view(None, ATTEMPTS, NOW)
-    assert len(found["pipelines"]) == 6
-    assert {one["sentence"] for one in found["pipelines"]} == {"The ledger cannot be read now"}
+    page = pipelines_view(None, ATTEMPTS, NOW)
+    assert len(page["pipelines"]) == 6
+    assert {row["sentence"] for row in page["pipelines"]} == {"The ledger cannot be read now"}
 
 
 def rendered(values: dict[str, Any], name: str = "pipelines.html") -> str:
@@ -189,23 +189,23 @@ def page_of(pipelines: int) -> tuple[dict[str, Any], str]:
     last = pipelines - 1
     tried = [attempt(f"p{number:03}", "success", run_id=f"r{n}") for number in range(last) for n in range(10)]
     tried.append(attempt(f"p{last:03}", "failed", failure=FAILURE))
-    found = pipelines_view(LedgerRows(rows, {}, ()), tried, NOW)
-    return found, rendered(found)
+    page = pipelines_view(LedgerRows(rows, {}, ()), tried, NOW)
+    return page, rendered(page)
 
 
 def test_three_hundred_pipelines_are_one_page_whose_cost_grows_with_them() -> None:
     """Once it had seven pages in alphabetical order; `python -m benchmarks page` measures the seconds."""
     page_of(1)  # loads the templates
     _, of_a_hundred = with_calls(lambda: page_of(100))
-    (found, text), calls = with_calls(lambda: page_of(300))
+    (page, text), calls = with_calls(lambda: page_of(300))
     assert calls < 3.5 * of_a_hundred
-    assert len(found["pipelines"]) == 300
-    assert found["pipelines"][0]["pipeline"] == "p299"
+    assert len(page["pipelines"]) == 300
+    assert page["pipelines"][0]["pipeline"] == "p299"
     assert text.count("<tr>") == 301
     assert len(text) < 600_000
 
 
 def test_more_than_a_page_is_counted() -> None:
     rows = [committed(f"p{number:04}") for number in range(1_003)]
-    found = pipelines_view(LedgerRows(rows, {}, ()), [], NOW)
-    assert (len(found["pipelines"]), found["left_out"], found["total"]) == (1_000, 3, 1_003)
+    page = pipelines_view(LedgerRows(rows, {}, ()), [], NOW)
+    assert (len(page["pipelines"]), page["left_out"], page["total"]) == (1_000, 3, 1_003)

@@ -61,14 +61,14 @@ def test_tabs_of_dags_runs_and_task_instances_lead_here(plugin: Callable[..., Eo
     from airflow import plugins_manager
     from airflow.api_fastapi.core_api.datamodels.plugins import ExternalViewResponse
 
-    made = plugin()
-    views = made.external_views
-    assert [one["destination"] for one in views] == ["nav", "dag", "dag_run", "task_instance"]
-    assert len({one["url_route"] for one in views}) == 4
-    for one in views:
-        assert ExternalViewResponse(**one).href == one["href"]
+    eos_plugin = plugin()
+    views = eos_plugin.external_views
+    assert [view["destination"] for view in views] == ["nav", "dag", "dag_run", "task_instance"]
+    assert len({view["url_route"] for view in views}) == 4
+    for view in views:
+        assert ExternalViewResponse(**view).href == view["href"]
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(plugins_manager, "_get_plugins", lambda: ([made], {}))
+        patched.setattr(plugins_manager, "_get_plugins", lambda: ([eos_plugin], {}))
         plugins_manager._get_ui_plugins.cache_clear()
         assert plugins_manager._get_ui_plugins()[0] == views
     plugins_manager._get_ui_plugins.cache_clear()
@@ -92,8 +92,8 @@ def test_the_link_of_a_task_leads_to_its_runs_page(monkeypatch: pytest.MonkeyPat
     assert link.get_link(operator, ti_key=None) == ""
     monkeypatch.setenv("AIRFLOW__EOS__UI_KAFKA_CONFIG_ID", "eos_page")
     monkeypatch.setenv("AIRFLOW__API__BASE_URL", "https://example.com/air")
-    found = urlsplit(link.get_link(operator, ti_key=None))
-    assert (found.netloc, found.path) == ("", "/air/plugin/exactly-once/eos/run")
-    assert parse_qs(found.query) == {"pipeline": [record.pipeline], "key": [record.run_key]}
+    url = urlsplit(link.get_link(operator, ti_key=None))
+    assert (url.netloc, url.path) == ("", "/air/plugin/exactly-once/eos/run")
+    assert parse_qs(url.query) == {"pipeline": [record.pipeline], "key": [record.run_key]}
     monkeypatch.setenv("AIRFLOW__EOS__LEDGER_RECORD_URL", "https://kafka-ui/{topic}")
     assert link.get_link(operator, ti_key=None) == "https://kafka-ui/airflow-eos-ledger"

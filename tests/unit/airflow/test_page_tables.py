@@ -46,14 +46,14 @@ def intent_of(of_run: RunRecord) -> Intent:
 @pytest.fixture
 def history() -> HandHistory:
     """A run that wrote a table, a later one without rows, and another Dag's with an open INTENT."""
-    made = HandHistory(
+    by_hand = HandHistory(
         record("m1", table=TABLE),
         record("m2", start=10),
         logs={TopicPartition("src", 0): LogBounds(0, 30)},
         topic_ids={"src": "1"},
     )
-    made.intents = {"intent:a": intent_of(record("m3")), "intent:b": intent_of(record("t1", "theirs"))}
-    return made
+    by_hand.intents = {"intent:a": intent_of(record("m3")), "intent:b": intent_of(record("t1", "theirs"))}
+    return by_hand
 
 
 def rendered(template: str, values: dict[str, Any]) -> str:
@@ -70,7 +70,7 @@ def test_a_pipeline_names_its_table_and_last_snapshot(history: HandHistory) -> N
         "run_id": "m1",
         "run_key": "p/m1",
     }
-    assert [one["run_id"] for one in view["intents"]] == ["m3"]
+    assert [intent["run_id"] for intent in view["intents"]] == ["m3"]
     page = rendered("pipeline.html", view)
     assert "iceberg:lake/db.t" in page
     assert "7123" in page
@@ -90,11 +90,11 @@ def test_open_intents_are_listed_by_age() -> None:
     """Unreadable records are omitted, and so are other kinds of record."""
     young, old = record("young"), replace(record("old"), staged_at="2001-01-01T00:00:00.000Z")
     values = [
-        (keys.intent_key(f"p.cursor.{one.run_id}"), intent_of(one).to_json((1, 2))) for one in (young, old)
+        (keys.intent_key(f"p.cursor.{run.run_id}"), intent_of(run).to_json((1, 2))) for run in (young, old)
     ]
-    found = open_intents([*values, ("intent:broken", "{}"), ("run:p/young", young.to_json())])
-    assert [one.run_key for one in found] == ["p/old", "p/young"]
-    assert found[0].to_dict() == {
+    intents = open_intents([*values, ("intent:broken", "{}"), ("run:p/young", young.to_json())])
+    assert [intent.run_key for intent in intents] == ["p/old", "p/young"]
+    assert intents[0].to_dict() == {
         "pipeline": PIPELINE,
         "run_key": "p/old",
         "table": "iceberg:lake/db.t",

@@ -20,7 +20,7 @@ from airflow_eos.model.kafka import ProducerIdentity, TransactionDescription, Tr
 from airflow_eos.model.ranges import OffsetRange, TopicPartition
 from airflow_eos.operations.queries import LedgerRecord
 from airflow_eos.ui import app, pipeline_rows, views
-from airflow_eos.ui.addresses import Asked, page_of, runs_of
+from airflow_eos.ui.addresses import Requested, page_of, runs_of
 from airflow_eos.ui.answers import templates
 from airflow_eos.ui.attempt_rows import attempts_view
 from airflow_eos.ui.attempts import Attempt
@@ -76,8 +76,8 @@ def test_each_sees_the_records_of_his_dags(shared: HandHistory, dag: str, run: s
     page = views.pipeline_view(shared, viewer, "pipelines.copy", NOW)
     for shown in (row, page):
         assert (shown["dag_id"], shown["topics"], shown["whole"]) == (dag, [topic], True)
-    assert [one["run_id"] for one in page["runs_shown"]] == [run]
-    assert [one["where"] for one in page["lanes"]] == [f"{topic}-0"]
+    assert [entry["run_id"] for entry in page["runs_shown"]] == [run]
+    assert [lane["where"] for lane in page["lanes"]] == [f"{topic}-0"]
     assert page["runs_hidden"] == 1
 
 
@@ -88,7 +88,7 @@ def test_what_others_read_of_the_same_topic_counts(shared: HandHistory) -> None:
     )
     page = views.pipeline_view(history, Viewer(["mine"]), "pipelines.copy", NOW)
     assert page["whole"]
-    assert [one["runs"] for one in page["lanes"][0]["segments"]] == [["p/m1"], [], ["p/m2"]]
+    assert [segment["runs"] for segment in page["lanes"][0]["segments"]] == [["p/m1"], [], ["p/m2"]]
 
 
 def test_permission_is_asked_before_the_ledger(shared: HandHistory) -> None:
@@ -108,10 +108,10 @@ def test_a_row_that_cannot_be_made_says_so(shared: HandHistory, monkeypatch: pyt
     shared.pipelines["other"].add(record("mine", "m3", pipeline="other"), 1)
     moments = pipeline_rows.is_since
 
-    def failing(one: RunRecord, moment: dt.datetime) -> bool:
-        if one.pipeline == "other":
-            raise ValueError(one)
-        return moments(one, moment)
+    def failing(run: RunRecord, moment: dt.datetime) -> bool:
+        if run.pipeline == "other":
+            raise ValueError(run)
+        return moments(run, moment)
 
     monkeypatch.setattr(pipeline_rows, "is_since", failing)
     bad, good = listed(shared, Viewer(["mine"]))
@@ -158,11 +158,11 @@ def test_a_first_run_is_of_the_pipeline_that_was_tried(shared: HandHistory) -> N
     tried = [attempt("never-committed"), attempt("other", "first/group")]
     cursor = "test.cursor.first%2Fgroup"
     rows = open_now(shared, Viewer(["another"]), FIRST, cursor, attempts=tried)
-    assert [(one["pipeline"], one["transactional_id"]) for one in rows] == [
+    assert [(row["pipeline"], row["transactional_id"]) for row in rows] == [
         ("other", cursor),
         ("never-committed", FIRST),
     ]
-    assert all(one["partitions"] == [] for one in rows)
+    assert all(row["partitions"] == [] for row in rows)
 
 
 def test_naming_another_teams_group_shows_nothing_of_it() -> None:
@@ -183,9 +183,9 @@ def of_group(dag: str, run: str, group: str) -> RunRecord:
 @pytest.mark.parametrize("dag", ["mine", "theirs"])
 def test_under_a_shared_pipeline_name_each_sees_the_transaction_of_his_dags(dag: str, last: str) -> None:
     """Whichever Dag ran last."""
-    records = [of_group(one, one, f"{one}-group") for one in ("mine", "theirs")]
+    records = [of_group(dag_id, dag_id, f"{dag_id}-group") for dag_id in ("mine", "theirs")]
     history = history_of(*(records if last == "theirs" else reversed(records)))
-    names = [one.producer.transactional_id for one in records]
+    names = [record.producer.transactional_id for record in records]
     (row,) = open_now(history, Viewer([dag]), *names)
     assert (row["transactional_id"], row["partitions"]) == (f"test.cursor.{dag}-group", ["secret-0"])
 
@@ -257,15 +257,15 @@ WORK = {"topics": ["src"], "mode": "interval"}
 
 def of_interval(day: int, run: str, interval: Any = None) -> RunRecord:
     days = [f"2026-11-{day:02}T00:00:00Z", f"2026-11-{day + 1:02}T00:00:00Z"]
-    made = record("mine", run, start=day, end=day + 1, mode="interval")
-    return replace(made, details={**made.details, "work": {**WORK, "interval": interval or days}})
+    plain = record("mine", run, start=day, end=day + 1, mode="interval")
+    return replace(plain, details={**plain.details, "work": {**WORK, "interval": interval or days}})
 
 
 def test_runs_of_intervals_show_them_and_come_in_their_order() -> None:
     """A backfill commits in any order, and its run id has another date than its interval."""
     history = history_of(of_interval(12, "b"), of_interval(10, "c"), of_interval(11, "a"))
     page = views.pipeline_view(history, Viewer(["mine"]), "pipelines.copy", NOW)
-    assert [one["interval"][0][:10] for one in page["runs_shown"]] == [
+    assert [entry["interval"][0][:10] for entry in page["runs_shown"]] == [
         "2026-11-12",
         "2026-11-11",
         "2026-11-10",
@@ -315,38 +315,38 @@ def test_unreadable_records_are_counted(shared: HandHistory, number: int, warnin
     assert text.startswith(f"{warning} the ledger cannot be read")
 
 
-def shown_for(asked: Asked, *attempts: Attempt) -> str:
+def shown_for(requested: Requested, *attempts: Attempt) -> str:
     named = {"dag_id": "mine", "task_id": "copy", "map_index": -1}
     runs = [
         replace(record("mine", run, pipeline=pipeline), details={"airflow": {**named, "run_id": run}})
         for run, pipeline in (("m1", "p"), ("m2", "p"))
     ]
     history = history_of(*runs, record("theirs", "t1", "theirs", pipeline="secret"))
-    return page_of(runs_of(history, Viewer(["mine"]), asked), attempts, asked)
+    return page_of(runs_of(history, Viewer(["mine"]), requested), attempts, requested)
 
 
 @pytest.mark.parametrize("index", ["", "-1", "{MAP_INDEX}"])
 def test_a_task_instance_leads_to_its_run_and_a_dag_to_its_pipeline(index: str) -> None:
     """For an unmapped task, Airflow leaves the placeholder of the map index in the address."""
-    assert shown_for(Asked("mine", "m1", "copy", index)) == "/run?pipeline=p&key=p%2Fm1"
-    assert shown_for(Asked("mine", "m1")) == "/pipeline?name=p"
-    assert shown_for(Asked("mine")) == "/pipeline?name=p"
+    assert shown_for(Requested("mine", "m1", "copy", index)) == "/run?pipeline=p&key=p%2Fm1"
+    assert shown_for(Requested("mine", "m1")) == "/pipeline?name=p"
+    assert shown_for(Requested("mine")) == "/pipeline?name=p"
 
 
 def test_a_tab_of_airflow_3_1_leads_to_its_run() -> None:
     """It does not quote names in the address, where a plus means a blank."""
     scheduled = attempt("q", dag_id="mine", run_id="manual__2026-11-20T22:00:00+00:00 again")
     named = "manual__2026-11-20T22:00:00 00:00 again"
-    assert shown_for(Asked("mine", named, "copy"), scheduled) == "/pipeline?name=q"
+    assert shown_for(Requested("mine", named, "copy"), scheduled) == "/pipeline?name=q"
     with pytest.raises(Trouble):
-        shown_for(Asked("mine", named.replace(" ", "+"), "copy"), scheduled)
+        shown_for(Requested("mine", named.replace(" ", "+"), "copy"), scheduled)
 
 
 def test_what_never_committed_leads_to_its_attempts() -> None:
     """A Dag with several pipelines leads to the list of them."""
     failed = attempt("q", dag_id="mine", run_id="m3")
-    assert shown_for(Asked("mine", "m3", "copy"), failed) == "/pipeline?name=q"
-    assert shown_for(Asked("mine"), failed) == "/?dag=mine"
+    assert shown_for(Requested("mine", "m3", "copy"), failed) == "/pipeline?name=q"
+    assert shown_for(Requested("mine"), failed) == "/?dag=mine"
 
 
 def test_the_list_of_a_dag_has_its_pipelines_alone() -> None:
@@ -392,23 +392,25 @@ def test_what_was_written_in_a_week_is_a_lower_bound_where_runs_of_it_are_forgot
     assert (row["records_of_7_days"], row["all_of_7_days"]) == (20, True)
 
 
-@pytest.mark.parametrize("asked", [Asked("theirs"), Asked("mine", "m9", "copy"), Asked("mine", task_id="x")])
-def test_where_no_pipeline_is_known_the_tab_says_so(asked: Asked) -> None:
+@pytest.mark.parametrize(
+    "requested", [Requested("theirs"), Requested("mine", "m9", "copy"), Requested("mine", task_id="x")]
+)
+def test_where_no_pipeline_is_known_the_tab_says_so(requested: Requested) -> None:
     """A user who may not see a Dag learns nothing about it."""
     with pytest.raises(Trouble) as refused:
-        shown_for(asked)
+        shown_for(requested)
     assert refused.value.status == 404
     assert "secret" not in refused.value.text
 
 
 def test_a_user_without_a_dag_asks_neither_ledger_nor_brokers():
     """Such a user could only slow others down; an administrator sees what belongs to no Dag."""
-    asked = []
-    desk = SimpleNamespace(ask=lambda question, user: asked.append(user))
+    users = []
+    desk = SimpleNamespace(ask=lambda question, user: users.append(user))
     request = SimpleNamespace(app=SimpleNamespace(state=SimpleNamespace(desk=desk)))
     with pytest.raises(Trouble, match="Nothing to show") as refusal:
         app._ask(request, Viewer([], "guest"), lambda history: None)
     assert refusal.value.status == NOT_SHOWN
     app._ask(request, Viewer([], "admin", is_admin=True), lambda history: None)
     app._ask(request, Viewer(["mine"], "owner"), lambda history: None)
-    assert asked == ["admin", "owner"]
+    assert users == ["admin", "owner"]

@@ -270,12 +270,12 @@ EMPTY_TOPICS = {RunCommittedSensor: ("", None, [])}  # a run of a cursor is name
 
 def parameters_of(kind: Any) -> set[str]:
     """Return the names of the parameters that this package's classes define."""
-    found: set[str] = set()
+    names: set[str] = set()
     for base in CLASSES[kind].__mro__:
         init = vars(base).get("__init__")
         if base is not object and init is not None and init.__module__.startswith("airflow_eos."):
-            found |= set(inspect.signature(init).parameters) - {"self", "kwargs"}
-    return found - NOT_CHECKED.get(kind, set())
+            names |= set(inspect.signature(init).parameters) - {"self", "kwargs"}
+    return names - NOT_CHECKED.get(kind, set())
 
 
 def make(kind: Any, dag: DAG, **given: Any) -> Any:
@@ -498,14 +498,14 @@ def test_a_misspelt_parameter_is_named_with_the_near_one(dag: DAG, kind: Any, gi
 def test_a_class_of_the_authors_may_take_what_it_likes(dag: DAG) -> None:
     """Also parameters with a name similar to one of ours."""
 
-    class Mine(ReadProcessWriteOperator):
+    class TopicOperator(ReadProcessWriteOperator):
         def __init__(self, **kwargs: Any) -> None:
             self.topic = kwargs.pop("topic")
             super().__init__(topics=[self.topic], **kwargs)
 
-    assert Mine(task_id="mine", dag=dag, process=copy, group_id="g", topic="src").topics == ["src"]
+    assert TopicOperator(task_id="mine", dag=dag, process=copy, group_id="g", topic="src").topics == ["src"]
     with pytest.raises(ConfigurationError, match="topics 'a,b'"):
-        Mine(task_id="wrong", dag=dag, process=copy, group_id="g", topic="a,b")
+        TopicOperator(task_id="wrong", dag=dag, process=copy, group_id="g", topic="a,b")
 
 
 @pytest.mark.parametrize(
@@ -622,12 +622,12 @@ def test_a_dag_that_a_function_of_another_folder_makes_finds_its_file(tmp_path: 
     (tmp_path / "dags").mkdir()
     (tmp_path / "app.py").write_text("def process(df): ...")
     file = tmp_path / "dags" / "dag.py"
-    made: Callable[[], Any] = lambda: ReadProcessWriteOperator(  # noqa: E731
+    make: Callable[[], Any] = lambda: ReadProcessWriteOperator(  # noqa: E731
         task_id="t", dag=DAG("d", schedule=None), **RUN, process="../app.py:process"
     )
-    exec(compile("made()", str(file), "exec"), {"made": made})
+    exec(compile("made()", str(file), "exec"), {"made": make})
     with pytest.raises(ConfigurationError, match="there is no file"):
-        made()
+        make()
 
 
 def test_rows_name_classes_that_there_are() -> None:

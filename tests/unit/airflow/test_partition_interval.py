@@ -62,9 +62,9 @@ def test_a_local_day_ends_where_the_next_one_begins(day: Any, hours: int, durati
     start = pendulum.datetime(*day, tz="Europe/Berlin")
     daily = CronPartitionTimetable("@daily", timezone="Europe/Berlin")
     key = start.strftime("%Y-%m-%dT%H:%M:%S")
-    found = partition(daily, key, start.in_timezone("UTC"), duration)
-    assert (found.start, found.end) == (start, start.add(days=1))
-    assert found.end - found.start == dt.timedelta(hours=hours)
+    interval = partition(daily, key, start.in_timezone("UTC"), duration)
+    assert (interval.start, interval.end) == (start, start.add(days=1))
+    assert interval.end - interval.start == dt.timedelta(hours=hours)
 
 
 @settings(max_examples=60, deadline=None)
@@ -79,10 +79,10 @@ def test_partitions_of_the_scheduler_tile_time(zone: str, moment: dt.datetime, c
     )
     end = None
     for _, info in zip(range(4), infos, strict=False):
-        found = partition(schedule, info.partition_key, info.partition_date)
-        assert found.start == info.partition_date
-        assert end in (None, found.start)
-        end = found.end
+        interval = partition(schedule, info.partition_key, info.partition_date)
+        assert interval.start == info.partition_date
+        assert end in (None, interval.start)
+        end = interval.end
 
 
 @settings(max_examples=150, deadline=None)
@@ -108,8 +108,8 @@ def test_a_moment_lies_in_the_partition_of_its_key(zone: str, moment: dt.datetim
     local = moment.astimezone(zoneinfo.ZoneInfo(zone))
     key = scheduled.to_downstream(local.strftime("%Y-%m-%dT%H:%M:%S"))
     schedule = PartitionedAssetTimetable(assets=Asset("a"), default_partition_mapper=mapper(timezone=zone))
-    found = partition(schedule, key, scheduled.to_partition_date(key))
-    assert found.start <= moment < found.end
+    interval = partition(schedule, key, scheduled.to_partition_date(key))
+    assert interval.start <= moment < interval.end
 
 
 @pytest.mark.parametrize("change", ["2026-03-29", "2026-10-25"])

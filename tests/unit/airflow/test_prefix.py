@@ -57,8 +57,8 @@ def test_a_command_line_with_one_asks_no_broker(
     command: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Every command, also one that needs no ledger."""
-    where = ("--bootstrap-servers", "127.0.0.1:1", "--prefix", "eos.x", "--output", "json")
-    assert main([*command, *where]) == 1
+    options = ("--bootstrap-servers", "127.0.0.1:1", "--prefix", "eos.x", "--output", "json")
+    assert main([*command, *options]) == 1
     error = json.loads(capsys.readouterr().out)["error"]
     assert error["type"] == "ConfigurationError"
     assert "without a dot" in error["message"]

@@ -126,9 +126,9 @@ def test_module_that_the_driver_cannot_load_is_told_to_the_submitting_task(
     with pytest.raises(SystemExit) as ended:
         command_line()
     assert ended.value.code == 3
-    told = [
+    reports = [
         line for line in capfd.readouterr().err.splitlines() if line.startswith(failure_mark("spec-1.json"))
     ]
-    assert len(told) == 1
-    assert f"cannot load process 'eos_unloadable:process': {error}" in told[0]
-    assert ("ConfigurationError" in told[0]) == final
+    assert len(reports) == 1
+    assert f"cannot load process 'eos_unloadable:process': {error}" in reports[0]
+    assert ("ConfigurationError" in reports[0]) == final

@@ -44,19 +44,19 @@ def test_every_module_with_such_classes_is_listed(kind: str) -> None:
     wanted = getattr(importlib.import_module(module), name)
     listed = {name for entry in get_provider_info()[kind] for name in entry["python-modules"]}
     folder = Path(airflow_eos.__file__).parent / kind
-    found = set()
+    modules = set()
     for file in folder.glob("[a-z]*.py"):
         module = f"airflow_eos.{kind}.{file.stem}"
         values = vars(importlib.import_module(module)).values()
         # In Python 3.10 `list[int]` is an instance of type, too.
-        own = [one for one in values if isinstance(one, type) and not isinstance(one, types.GenericAlias)]
-        if any(issubclass(one, wanted) and one.__module__ == module for one in own):
-            found.add(module)
+        own = [cls for cls in values if isinstance(cls, type) and not isinstance(cls, types.GenericAlias)]
+        if any(issubclass(cls, wanted) and cls.__module__ == module for cls in own):
+            modules.add(module)
     abstract = {
         "airflow_eos.sensors.waiting",
         "airflow_eos.triggers.condition",
     }
-    assert found - abstract <= listed
+    assert modules - abstract <= listed
 
 
 def test_task_decorator_can_be_imported() -> None:

@@ -100,9 +100,9 @@ def test_the_log_names_the_connection(
 ) -> None:
     """Its errors have addresses only; the log has no secrets."""
     execute(make(dag))
-    said = capsys.readouterr().out
-    assert "Kafka connection 'kafka_default': broker:9092" in said
-    assert "hunter2" not in said
+    log = capsys.readouterr().out
+    assert "Kafka connection 'kafka_default': broker:9092" in log
+    assert "hunter2" not in log
 
 
 def test_a_table_reaches_the_run_with_the_connection_of_its_catalog(
@@ -292,7 +292,7 @@ def test_offsets_are_skipped_for_one_run(dag: DAG, runs: list[FakeRun]) -> None:
         operator.execute(context)
     operator.skip_offsets = [OffsetRange("src", 1, 0, 1)]
     operator.execute(context)
-    assert [one.spec.skip_offsets for one in runs] == [
+    assert [run.spec.skip_offsets for run in runs] == [
         (OffsetRange("src", 0, 3, 5),),
         (),
         (OffsetRange("src", 1, 0, 1),),
@@ -314,7 +314,7 @@ def test_deleted_records_are_accepted_for_one_run_of_an_interval(dag: DAG, runs:
     operator.accept_deleted = True
     operator.ranges = PartitionInterval("k", Interval(START, START + DAY))
     operator.execute(context)
-    assert [one.spec.ranges for one in runs] == [
+    assert [run.spec.ranges for run in runs] == [
         accepted,
         Interval(START, START + DAY),
         PartitionInterval("k", accepted),
@@ -494,16 +494,16 @@ def test_the_jvm_is_told_whether_records_pass_it(
     dag: DAG, runs: list[FakeRun], monkeypatch: pytest.MonkeyPatch, is_arrow: bool
 ) -> None:
     """With an Arrow process they do not, however many there are."""
-    told: list[bool] = []
+    through_jvm: list[bool] = []
 
     def start(_session: TaskSession, _offsets: int, *, rows: bool) -> FakeSession:
-        told.append(rows)
+        through_jvm.append(rows)
         return FakeSession()
 
     monkeypatch.setattr(TaskSession, "start", start)
     FakeRun.asks_for_spark = True
     execute(make(dag, process=arrow_process(lambda batch: batch) if is_arrow else lambda df: df))
-    assert told == [not is_arrow]
+    assert through_jvm == [not is_arrow]
 
 
 @pytest.mark.parametrize("encrypted", [True, False])
@@ -517,8 +517,8 @@ def test_credentials_in_clear_are_refused_by_what_the_session_has(
     """spark-defaults.conf is known only once Spark runs, but no secret was sent by then."""
     monkeypatch.setenv("AIRFLOW__EOS__REQUIRE_ENCRYPTED_SPARK", "True")
     on = {"spark.authenticate": "true", "spark.network.crypto.enabled": "true"}
-    found = {"spark.master": "spark://master:7077", **(on if encrypted else {})}
-    monkeypatch.setattr(FakeSession, "settings", found)
+    settings = {"spark.master": "spark://master:7077", **(on if encrypted else {})}
+    monkeypatch.setattr(FakeSession, "settings", settings)
     FakeRun.asks_for_spark = True
     operator = make(dag, config_kwargs={"spark.master": "spark://master:7077"})
     if encrypted:
@@ -600,10 +600,10 @@ def test_events_and_xcom_name_the_table_that_got_the_rows(dag: DAG, runs: list[F
 @pytest.fixture
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """A clock that moves only by pauses; lists the pauses."""
-    made: list[float] = []
-    clock = SimpleNamespace(monotonic=lambda: sum(made), sleep=made.append)
+    slept: list[float] = []
+    clock = SimpleNamespace(monotonic=lambda: sum(slept), sleep=slept.append)
     monkeypatch.setattr("airflow_eos.operators.last_answer.time", clock)
-    return made
+    return slept
 
 
 @pytest.mark.parametrize("error", [RunFenced("by epoch 7"), OutcomeUnknown("no coordinator")])
@@ -615,10 +615,10 @@ def test_commit_that_another_attempt_made_is_this_trys_success(
     assert execute(make(dag), try_number=3)["found"] is True
 
 
-@pytest.mark.parametrize("said", [None, AuthorizationFailed("no READ on the ledger")])
-def test_fenced_try_without_a_commit_fails_as_fenced(dag: DAG, runs: list[FakeRun], said: Any) -> None:
+@pytest.mark.parametrize("answer", [None, AuthorizationFailed("no READ on the ledger")])
+def test_fenced_try_without_a_commit_fails_as_fenced(dag: DAG, runs: list[FakeRun], answer: Any) -> None:
     """If the ledger has no record, or no answer, the error stays: the retry policy decides."""
-    FakeRun.outcome, FakeRun.ledger = RunFenced("by epoch 7"), [said]
+    FakeRun.outcome, FakeRun.ledger = RunFenced("by epoch 7"), [answer]
     with pytest.raises(RunFenced, match="epoch 7"):
         execute(make(dag))
 
@@ -701,25 +701,25 @@ def test_each_error_retries_or_fails_as_the_table_says(
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "raised",
     [
         AirflowSkipException("nothing to do"),
         AirflowFailException("poisoned"),
         AirflowRescheduleException(dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)),
         type("Ours", (AirflowFailException,), {})("a class of the author's"),
     ],
-    ids=lambda asked: type(asked).__name__,
+    ids=lambda raised: type(raised).__name__,
 )
 def test_what_process_asks_of_airflow_is_done(
-    dag: DAG, runs: list[FakeRun], asked: Exception, caplog: pytest.LogCaptureFixture
+    dag: DAG, runs: list[FakeRun], raised: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The exception itself is raised, so that Airflow acts on it whatever the task's retry policy is."""
     FakeRun.outcome = ProcessFailed("process failed: no")
-    FakeRun.outcome.__cause__ = asked
-    with caplog.at_level("INFO"), pytest.raises(type(asked)) as caught:
+    FakeRun.outcome.__cause__ = raised
+    with caplog.at_level("INFO"), pytest.raises(type(raised)) as caught:
         execute(make(dag))
-    assert caught.value is asked
-    skipped = isinstance(asked, AirflowSkipException)
+    assert caught.value is raised
+    skipped = isinstance(raised, AirflowSkipException)
     assert ("nothing of this run, or of this round, is committed" in caplog.text) == skipped
 
 
@@ -947,9 +947,9 @@ def test_mapped_instances_that_would_be_one_run_are_refused(dag: DAG, runs: list
     mapped = ReadProcessWriteOperator.partial(
         task_id="mapped", dag=dag, process=copy, topics=["src"]
     ).expand_kwargs(given)
-    for index, one in enumerate(given):
+    for index, kwargs in enumerate(given):
         with pytest.raises(ConfigurationError, match=rf"map index {index}.*pipeline of its own"):
-            execute(mapped.unmap(one), map_index=index)
+            execute(mapped.unmap(kwargs), map_index=index)
     assert runs == []
 
 

@@ -99,12 +99,12 @@ def test_ranges_that_cannot_be_read_say_so(dag: DAG, runs: list[FakeRun], given:
 
 
 @pytest.mark.parametrize(
-    ("asked", "wanted"), [("reprocessed", "always"), ("always", "always"), ("never", "never")]
+    ("given", "wanted"), [("reprocessed", "always"), ("always", "always"), ("never", "never")]
 )
 def test_all_that_a_replay_writes_is_a_repetition(
-    dag: DAG, runs: list[FakeRun], asked: Any, wanted: str
+    dag: DAG, runs: list[FakeRun], given: Any, wanted: str
 ) -> None:
     """It has its own key, which is not a reprocessing's."""
-    operator = make(dag, mark_output=asked)
+    operator = make(dag, mark_output=given)
     operator.execute(make_context(operator))
     assert runs[0].spec.mark_output == wanted

@@ -30,7 +30,7 @@ SECOND = dt.timedelta(seconds=1)
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def ledger(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The ledger that the policy asks: ``answer`` is a record or an exception, ``specs`` are the requests."""
     state: dict[str, Any] = {"answer": None, "specs": []}
     engine = ModuleType("airflow_eos.engine")
@@ -62,18 +62,18 @@ def context(dag: DAG) -> Any:
 
 @pytest.mark.parametrize("error", [RunFenced("by epoch 7"), OutcomeUnknown("no coordinator")])
 def test_fenced_try_asks_the_authority_then_backs_off(
-    asked: dict[str, Any], context: Any, error: Exception
+    ledger: dict[str, Any], context: Any, error: Exception
 ) -> None:
     """It is not committed (yet): each further try waits twice as long, up to the limit."""
     policy = TransactionRetryPolicy(5 * SECOND, 30 * SECOND)
     decisions = [policy.evaluate(error, number, 9, context) for number in (1, 2, 3, 4, 60)]
-    assert {one.action for one in decisions} == {RetryAction.RETRY}
-    assert [one.retry_delay for one in decisions] == [s * SECOND for s in (5, 10, 20, 30, 30)]
-    assert [spec.pipeline for spec in asked["specs"]] == ["pipelines.copy"] * 5
+    assert {decision.action for decision in decisions} == {RetryAction.RETRY}
+    assert [decision.retry_delay for decision in decisions] == [s * SECOND for s in (5, 10, 20, 30, 30)]
+    assert [spec.pipeline for spec in ledger["specs"]] == ["pipelines.copy"] * 5
 
 
 def test_fenced_try_leaves_the_newer_attempt_as_long_as_it_took_itself(
-    asked: dict[str, Any], context: Any
+    ledger: dict[str, Any], context: Any
 ) -> None:
     """Otherwise two Dag runs of a mapped cursor fenced each other until one had no retries left."""
     context["ti"].start_date = utc_now() - 20 * SECOND
@@ -86,17 +86,17 @@ def test_fenced_try_leaves_the_newer_attempt_as_long_as_it_took_itself(
     assert (unanswered.retry_delay, unanswered.reason) == (5 * SECOND, "OutcomeUnknown: a retry asks again")
 
 
-def test_fenced_try_whose_work_is_committed_retries_at_once(asked: dict[str, Any], context: Any) -> None:
+def test_fenced_try_whose_work_is_committed_retries_at_once(ledger: dict[str, Any], context: Any) -> None:
     """The retry succeeds from the record: there is nothing to wait for."""
-    asked["answer"] = a_record()
+    ledger["answer"] = a_record()
     decision = TransactionRetryPolicy().evaluate(RunFenced("by epoch 7"), 3, 9, context)
     assert (decision.action, decision.retry_delay) == (RetryAction.RETRY, dt.timedelta(0))
     assert "committed" in (decision.reason or "")
 
 
-def test_authority_that_cannot_be_asked_does_not_stop_the_retry(asked: dict[str, Any], context: Any) -> None:
+def test_authority_that_cannot_be_asked_does_not_stop_the_retry(ledger: dict[str, Any], context: Any) -> None:
     """A broker is down when the policy asks: it backs off, as if nothing were known."""
-    asked["answer"] = OSError("no route")
+    ledger["answer"] = OSError("no route")
     decision = TransactionRetryPolicy().evaluate(RunFenced("by epoch 7"), 1, 9, context)
     assert (decision.action, decision.retry_delay) == (RetryAction.RETRY, 5 * SECOND)
     assert TransactionRetryPolicy().evaluate(RunFenced("x"), 1, 9).action is RetryAction.RETRY

@@ -340,8 +340,8 @@ def test_run_is_named_as_the_operator_names_it(dag: DAG, ranges: Any, extra: dic
         "airflow-eos-ledger",
         "airflow-eos",
     )
-    asked = WorkDefinition.of(operator.build_spec(context)).to_dict()
-    assert trigger.work == {name: asked[name] for name in ("topics", "interval") if name in asked}
+    work = WorkDefinition.of(operator.build_spec(context)).to_dict()
+    assert trigger.work == {name: work[name] for name in ("topics", "interval") if name in work}
 
 
 def test_run_that_is_only_named_may_have_done_anything(dag: DAG) -> None:

@@ -43,10 +43,10 @@ def test_sockets_that_others_could_use_are_not_used(umask: int) -> None:
     """PySpark's workers require no secret on Unix sockets: any user who may write to the file can connect."""
     before = os.umask(umask)
     try:
-        found = spark_settings(None, "app", {})
+        conf = spark_settings(None, "app", {})
     finally:
         os.umask(before)
-    assert found == {"spark.app.name": "app", "spark.master": "local[*]", **CLASSIC, **PRIVATE}
+    assert conf == {"spark.app.name": "app", "spark.master": "local[*]", **CLASSIC, **PRIVATE}
 
 
 def test_local_settings_are_defaults() -> None:
@@ -65,8 +65,8 @@ def test_local_settings_are_defaults() -> None:
 def test_an_author_may_open_what_is_private(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """In the task's own settings or in the connection's extra."""
     assert spark_settings(None, "app", {name: "theirs"})[name] == "theirs"
-    found = settings(monkeypatch, {}, conn_type="spark", host="local[2]", extra={name: "theirs"})
-    assert found[name] == "theirs"
+    conf = settings(monkeypatch, {}, conn_type="spark", host="local[2]", extra={name: "theirs"})
+    assert conf[name] == "theirs"
 
 
 @pytest.mark.parametrize("master", ["spark://m:7077", "yarn", "k8s://https://m", "local-cluster[1,1,1024]"])
@@ -77,10 +77,10 @@ def test_the_driver_of_a_cluster_is_reached_by_its_executors(master: str) -> Non
 
 def test_standalone_master_comes_from_host_and_port(monkeypatch: pytest.MonkeyPatch) -> None:
     """Host, port and extra of the connection are used like in PySparkOperator."""
-    found = settings(
+    conf = settings(
         monkeypatch, {}, conn_type="spark", host="spark://m", port=7077, extra={"spark.executor.cores": 2}
     )
-    assert found == {
+    assert conf == {
         "spark.app.name": "app",
         "spark.master": "spark://m:7077",
         "spark.executor.cores": "2",
@@ -90,24 +90,24 @@ def test_standalone_master_comes_from_host_and_port(monkeypatch: pytest.MonkeyPa
 
 def test_spark_connect_address_is_the_remote(monkeypatch: pytest.MonkeyPatch) -> None:
     """A spark_connect connection sets spark.remote and no master; its token is not shown."""
-    found = settings(
+    conf = settings(
         monkeypatch, {}, conn_type="spark_connect", host="sc://gateway", port=15002, password="hush-token"
     )
-    assert found["spark.remote"].startswith("sc://gateway:15002/;")
-    assert not {"spark.master", *CLASSIC}.intersection(found)
-    assert TaskSession(found).address == "sc://gateway:15002/"
+    assert conf["spark.remote"].startswith("sc://gateway:15002/;")
+    assert not {"spark.master", *CLASSIC}.intersection(conf)
+    assert TaskSession(conf).address == "sc://gateway:15002/"
 
 
 def test_task_settings_win_over_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     """config_kwargs may replace the connection's settings, including its address."""
-    found = settings(
+    conf = settings(
         monkeypatch,
         {"spark.master": "local[1]", "spark.a": 2},
         conn_type="spark",
         host="spark://m",
         extra={"spark.a": 1},
     )
-    assert found == {"spark.app.name": "app", "spark.master": "local[1]", "spark.a": "2", **LOCAL}
+    assert conf == {"spark.app.name": "app", "spark.master": "local[1]", "spark.a": "2", **LOCAL}
 
 
 def test_connection_without_host_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,7 +231,7 @@ DAEMON = "spark.python.daemon.module"
 
 
 @pytest.mark.parametrize(
-    ("given", "found", "daemon"),
+    ("given", "is_same", "daemon"),
     [
         (IN_PROCESS, True, "airflow_eos.spark_host.worker_daemon"),
         (IN_PROCESS, False, None),
@@ -245,20 +245,20 @@ def test_workers_of_a_local_session_fork_with_their_imports_done(
     spark: FakeSession,
     monkeypatch: pytest.MonkeyPatch,
     given: dict[str, str],
-    found: bool,
+    is_same: bool,
     daemon: str | None,
 ) -> None:
     """If its tasks' Python finds the same version of this package, and the author has not turned it off."""
     from pyspark.sql import SparkSession
 
-    asked = mock.Mock(return_value=mock.Mock(result=lambda: found))
-    monkeypatch.setattr("airflow_eos.spark.local_python.ask", asked)
+    ask = mock.Mock(return_value=mock.Mock(result=lambda: is_same))
+    monkeypatch.setattr("airflow_eos.spark.local_python.ask", ask)
     monkeypatch.setenv("PYTHONPATH", "inherited")
     builder: Any = SparkSession.builder
     TaskSession({**given, "spark.executorEnv.PYTHONPATH": "theirs"}).start(1000)
     assert builder.map.get(DAEMON) == daemon
-    if asked.called:
-        assert asked.call_args == mock.call(sys.executable, f"theirs{os.pathsep}inherited")
+    if ask.called:
+        assert ask.call_args == mock.call(sys.executable, f"theirs{os.pathsep}inherited")
 
 
 @pytest.mark.parametrize(
@@ -281,8 +281,8 @@ def test_a_worker_starts_early_where_it_will_serve_the_tasks(
     from pyspark.sql import SparkSession
 
     builder: Any = SparkSession.builder
-    asked = mock.Mock(return_value=mock.Mock(result=lambda: True))
-    monkeypatch.setattr("airflow_eos.spark.local_python.ask", asked)
+    ask = mock.Mock(return_value=mock.Mock(result=lambda: True))
+    monkeypatch.setattr("airflow_eos.spark.local_python.ask", ask)
     for name in local_session._CONNECT_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     if variable is not None:

@@ -91,16 +91,16 @@ def test_a_key_that_is_too_short_is_a_wrong_configuration(monkeypatch: pytest.Mo
 def test_the_ledger_key_is_in_no_serialised_trigger(monkeypatch: pytest.MonkeyPatch) -> None:
     """Triggers have the ledger's topic; the triggerer reads the key from its own configuration."""
     monkeypatch.setenv("AIRFLOW__EOS__LEDGER_KEY", SECRET)
-    asked: list[LedgerSettings] = []
+    ledgers: list[LedgerSettings] = []
 
     def find(deployment: Deployment, **_: object) -> None:
-        asked.append(deployment.ledger)
+        ledgers.append(deployment.ledger)
 
     monkeypatch.setattr("airflow_eos.engine.committed.find_committed_by_key", find)
     trigger = RunCommittedTrigger(pipeline="p", run_key="k", ledger_topic="theirs", prefix="x")
     assert SECRET not in repr(trigger.serialize())
     assert trigger.ask({}) is None
-    assert asked == [LedgerSettings(topic="theirs", create=False, key=SECRET)]
+    assert ledgers == [LedgerSettings(topic="theirs", create=False, key=SECRET)]
 
 
 def test_a_topic_of_the_brokers_is_not_a_ledger() -> None:

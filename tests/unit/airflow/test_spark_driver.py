@@ -60,18 +60,18 @@ class Cluster:
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
-    made = Cluster()
-    standalone = {"conn_type": "spark", "host": "spark://127.0.0.1:7077", "extra": {"rest-port": made.port}}
+    fake = Cluster()
+    standalone = {"conn_type": "spark", "host": "spark://127.0.0.1:7077", "extra": {"rest-port": fake.port}}
     monkeypatch.setenv("AIRFLOW_CONN_SPARK", json.dumps(standalone))
     yarn = {
         "conn_type": "spark",
         "host": "yarn",
-        "extra": {"yarn_resourcemanager_webapp_address": f"127.0.0.1:{made.port}"},
+        "extra": {"yarn_resourcemanager_webapp_address": f"127.0.0.1:{fake.port}"},
     }
     monkeypatch.setenv("AIRFLOW_CONN_YARN", json.dumps(yarn))
-    yield made
-    made.server.shutdown()
-    made.server.server_close()
+    yield fake
+    fake.server.shutdown()
+    fake.server.server_close()
 
 
 def standalone(state: str) -> dict[str, Any]:
@@ -82,8 +82,8 @@ UNKNOWN_DRIVER = {"success": False, "submissionId": "driver-1"}
 
 
 def not_leading(state: str) -> dict[str, Any]:
-    said = f"Current state is not alive: {state}. Can only request driver status in ALIVE state."
-    return {"success": False, "submissionId": "driver-1", "message": said}
+    message = f"Current state is not alive: {state}. Can only request driver status in ALIVE state."
+    return {"success": False, "submissionId": "driver-1", "message": message}
 
 
 def trigger(backend: Any, driver_id: str, conn_id: str, **changes: Any) -> SparkDriverTrigger:
@@ -92,15 +92,15 @@ def trigger(backend: Any, driver_id: str, conn_id: str, **changes: Any) -> Spark
     )
 
 
-async def event_of(one: SparkDriverTrigger) -> Any:
-    return (await anext(one.run())).payload  # type: ignore[call-overload]
+async def event_of(watcher: SparkDriverTrigger) -> Any:
+    return (await anext(watcher.run())).payload  # type: ignore[call-overload]
 
 
 def test_standalone_driver_is_awaited(cluster: Cluster) -> None:
     """SUBMITTED, RUNNING, a master in recovery, then the end."""
     cluster.answers = [standalone(s) for s in ("SUBMITTED", "RUNNING", "UNKNOWN", "FINISHED")]
-    found = asyncio.run(event_of(trigger("standalone", "driver-1", "spark")))
-    assert found == {"driver_id": "driver-1", "status": "FINISHED", "succeeded": True}
+    event = asyncio.run(event_of(trigger("standalone", "driver-1", "spark")))
+    assert event == {"driver_id": "driver-1", "status": "FINISHED", "succeeded": True}
     assert cluster.requests == [("GET", "/v1/submissions/status/driver-1", "")] * 4
 
 
@@ -108,15 +108,15 @@ def test_standalone_driver_is_awaited(cluster: Cluster) -> None:
 def test_failed_driver_is_an_event_not_an_error(cluster: Cluster, state: str) -> None:
     """It may have committed before it failed: the ledger decides."""
     cluster.answers = [standalone(state)]
-    found = asyncio.run(event_of(trigger("standalone", "driver-1", "spark")))
-    assert found == {"driver_id": "driver-1", "status": state, "succeeded": False}
+    event = asyncio.run(event_of(trigger("standalone", "driver-1", "spark")))
+    assert event == {"driver_id": "driver-1", "status": state, "succeeded": False}
 
 
 def test_driver_that_three_looks_do_not_find_has_ended(cluster: Cluster) -> None:
     """A restarted master has forgotten it; a single poll that misses it is not enough."""
     cluster.answers = [UNKNOWN_DRIVER, UNKNOWN_DRIVER, standalone("RUNNING"), UNKNOWN_DRIVER]
-    found = asyncio.run(event_of(trigger("standalone", "driver-1", "spark")))
-    assert found == {"driver_id": "driver-1", "status": "NOT_FOUND", "succeeded": False}
+    event = asyncio.run(event_of(trigger("standalone", "driver-1", "spark")))
+    assert event == {"driver_id": "driver-1", "status": "NOT_FOUND", "succeeded": False}
     assert len(cluster.requests) == 6
 
 
@@ -125,10 +125,10 @@ def test_first_look_is_an_interval_away(cluster: Cluster) -> None:
     cluster.answers = [standalone("FINISHED")]
 
     async def look() -> int:
-        one = trigger("standalone", "driver-1", "spark")
-        one.poll_interval = 60.0
+        watcher = trigger("standalone", "driver-1", "spark")
+        watcher.poll_interval = 60.0
         with pytest.raises(asyncio.TimeoutError):
-            await asyncio.wait_for(event_of(one), 0.2)
+            await asyncio.wait_for(event_of(watcher), 0.2)
         return len(cluster.requests)
 
     assert asyncio.run(look()) == 0
@@ -180,8 +180,8 @@ def test_yarn_application_is_awaited_and_killed(cluster: Cluster) -> None:
         {"app": {"state": "RUNNING", "finalStatus": "UNDEFINED"}},
         {"app": {"state": "FINISHED", "finalStatus": "SUCCEEDED"}},
     ]
-    found = asyncio.run(event_of(trigger("yarn", app, "yarn")))
-    assert found == {"driver_id": app, "status": "SUCCEEDED", "succeeded": True}
+    event = asyncio.run(event_of(trigger("yarn", app, "yarn")))
+    assert event == {"driver_id": app, "status": "SUCCEEDED", "succeeded": True}
     asyncio.run(trigger("yarn", app, "yarn", user="me").on_kill())
     method, path, body = cluster.requests[-1]
     assert (method, path) == ("PUT", f"/ws/v1/cluster/apps/{app}/state?user.name=me")
@@ -279,14 +279,14 @@ def test_pod_is_awaited_and_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
     module.kube_client = SimpleNamespace(get_kube_client=Client, ApiException=ApiException)  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "airflow.providers.cncf", ModuleType("airflow.providers.cncf"))
     monkeypatch.setitem(sys.modules, "airflow.providers.cncf.kubernetes", module)
-    one = trigger("kubernetes", "jobs:app-driver", "k8s")
-    assert asyncio.run(event_of(one)) == {
+    watcher = trigger("kubernetes", "jobs:app-driver", "k8s")
+    assert asyncio.run(event_of(watcher)) == {
         "driver_id": "jobs:app-driver",
         "status": "Succeeded",
         "succeeded": True,
     }
-    assert asyncio.run(event_of(one))["status"] == "NOT_FOUND"
-    asyncio.run(one.on_kill())
+    assert asyncio.run(event_of(watcher))["status"] == "NOT_FOUND"
+    asyncio.run(watcher.on_kill())
     assert deleted == [("jobs", "app-driver")]
 
 
@@ -294,8 +294,8 @@ def test_cluster_manager_that_cannot_be_asked_ends_the_wait(cluster: Cluster) ->
     """After max_failures the operator checks the ledger."""
     cluster.server.shutdown()
     cluster.server.server_close()
-    found = asyncio.run(event_of(trigger("standalone", "driver-1", "spark", max_failures=3)))
-    assert found == {"driver_id": "driver-1", "status": "UNREACHABLE", "succeeded": False}
+    event = asyncio.run(event_of(trigger("standalone", "driver-1", "spark", max_failures=3)))
+    assert event == {"driver_id": "driver-1", "status": "UNREACHABLE", "succeeded": False}
 
 
 def test_user_who_ends_the_task_ends_the_driver(cluster: Cluster) -> None:
@@ -314,9 +314,9 @@ def test_triggerer_that_lost_the_task_to_another_leaves_the_driver(
     states = {"run": {} if state is None else {"copy_2": state}}
     monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", lambda **_: states)
     cluster.answers = [{"success": True}]
-    one = trigger("standalone", "driver-1", "spark")
-    one.task_instance = instance  # type: ignore[assignment]
-    asyncio.run(one.on_kill())
+    watcher = trigger("standalone", "driver-1", "spark")
+    watcher.task_instance = instance  # type: ignore[assignment]
+    asyncio.run(watcher.on_kill())
     assert bool(cluster.requests) is kills
 
 
@@ -327,8 +327,8 @@ def test_driver_is_killed_at_the_deadline(cluster: Cluster) -> None:
     assert asyncio.run(event_of(later))["status"] == "FINISHED"
     cluster.answers = [{"success": True}]
     over = trigger("standalone", "driver-1", "spark", deadline="2026-01-01T00:00:00+00:00")
-    found = asyncio.run(event_of(over))
-    assert found == {"driver_id": "driver-1", "status": "TIMED_OUT", "succeeded": False}
+    event = asyncio.run(event_of(over))
+    assert event == {"driver_id": "driver-1", "status": "TIMED_OUT", "succeeded": False}
     assert cluster.requests[1:] == [("POST", "/v1/submissions/kill/driver-1", "")]
 
 
@@ -362,21 +362,21 @@ def test_kill_goes_on_while_airflow_cancels_it_again(
     cluster.answers = [{"success": True}]
     cluster.goes_on.clear()
     one_by_one = [trigger("standalone", f"driver-{number}", "spark") for number in range(12)]
-    for one in one_by_one:
-        one.task_instance = SimpleNamespace(dag_id="dag", task_id="copy", run_id="run", map_index=-1)  # type: ignore[assignment]
+    for watcher in one_by_one:
+        watcher.task_instance = SimpleNamespace(dag_id="dag", task_id="copy", run_id="run", map_index=-1)  # type: ignore[assignment]
 
     async def kill() -> None:
-        kills = [asyncio.create_task(one.on_kill()) for one in one_by_one]
-        while any(not one.done() for one in kills):
+        kills = [asyncio.create_task(watcher.on_kill()) for watcher in one_by_one]
+        while any(not task.done() for task in kills):
             await asyncio.sleep(0.1)
-            for one in kills:
-                one.cancel()
+            for task in kills:
+                task.cancel()
             if len(cluster.requests) == 8:  # no more at once
                 cluster.goes_on.set()
 
     asyncio.run(kill())
     killed = {path.rpartition("/")[2] for _, path, _ in cluster.requests}
-    assert killed == {one.driver_id for one in one_by_one}
+    assert killed == {watcher.driver_id for watcher in one_by_one}
 
 
 def test_master_that_hangs_leaves_time_for_the_one_that_leads(two_masters: Cluster) -> None:

@@ -139,8 +139,8 @@ def test_a_table_on_local_files_has_no_credentials(caplog: pytest.LogCaptureFixt
 class Session:
     """A session with these settings, and no Spark."""
 
-    def __init__(self, **found: str) -> None:
-        settings = {name.replace("__", "."): value for name, value in found.items()}
+    def __init__(self, **conf: str) -> None:
+        settings = {name.replace("__", "."): value for name, value in conf.items()}
         self.conf = SimpleNamespace(get=settings.get)
 
 
@@ -153,8 +153,8 @@ def test_the_session_says_what_is_encrypted_whoever_set_it() -> None:
     )
     assert way_in_clear(settings_in_force(session, OPEN)) is None
     session = Session(spark__master="spark://inside:7077")
-    found = settings_in_force(session, {"spark.remote": "sc://localhost"})
-    assert way_in_clear(found) == "Spark's RPC at spark://inside:7077"
+    in_force = settings_in_force(session, {"spark.remote": "sc://localhost"})
+    assert way_in_clear(in_force) == "Spark's RPC at spark://inside:7077"
 
 
 @pytest.mark.parametrize(("encrypted", "status"), [(False, "warn"), (True, "fail")])

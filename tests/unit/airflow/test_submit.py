@@ -81,11 +81,11 @@ class Ledger:
 
     def __init__(self) -> None:
         self.answers: list[Any] = [None]
-        self.asked: list[MayCreate] = []
+        self.may_create: list[MayCreate] = []
         self.wait: list[bool] = []
 
     def __call__(self, spec: Any, *, may_create: MayCreate = MayCreate.NEVER, wait: bool = False) -> Any:
-        self.asked.append(may_create)
+        self.may_create.append(may_create)
         self.wait.append(wait)
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if isinstance(answer, BaseException):
@@ -118,13 +118,13 @@ class Cluster(ReadProcessWriteSubmitOperator):
 
 @pytest.fixture
 def ledger(monkeypatch: pytest.MonkeyPatch) -> Ledger:
-    asked = Ledger()
+    fake = Ledger()
     engine = ModuleType("airflow_eos.engine")
-    engine.answer = asked  # type: ignore[attr-defined]
+    engine.answer = fake  # type: ignore[attr-defined]
     engine.__path__ = [str(Path(__file__).parents[3] / "airflow_eos" / "engine")]
     monkeypatch.setitem(sys.modules, "airflow_eos.engine", engine)
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", SPARK)
-    return asked
+    return fake
 
 
 def make(dag: DAG, kind: type[ReadProcessWriteSubmitOperator] = Cluster, **changes: Any) -> Any:
@@ -144,7 +144,7 @@ def test_committed_run_submits_nothing(dag: DAG, ledger: Ledger) -> None:
     operator = make(dag)
     assert operator.execute(context_of(operator))["found"] is True
     assert operator.calls == []
-    assert ledger.asked == [MayCreate.WHERE_NEW]
+    assert ledger.may_create == [MayCreate.WHERE_NEW]
 
 
 def test_on_committed_fail_submits_nothing(dag: DAG, ledger: Ledger) -> None:
@@ -179,7 +179,7 @@ def test_retry_takes_up_the_job_of_the_same_life(dag: DAG, ledger: Ledger) -> No
     store = Store(spark_job_id="driver-1", airflow_eos_life=LIFE)
     operator.execute(context_of(operator, store, try_number=2))
     assert operator.calls == ["status driver-1", "poll driver-1"]
-    assert ledger.asked == [MayCreate.WHERE_NEW, MayCreate.NEVER]
+    assert ledger.may_create == [MayCreate.WHERE_NEW, MayCreate.NEVER]
 
 
 def test_retry_never_takes_up_the_job_of_other_work(dag: DAG, ledger: Ledger, driver: list[Any]) -> None:
@@ -204,25 +204,30 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     def status(self: SparkDriver) -> str:
         assert (self.backend, self.driver_id[:-1]) == ("standalone", "driver-")
-        said = answers.pop(0)
-        if isinstance(said, BaseException):
-            raise said
-        return str(said)
+        answer = answers.pop(0)
+        if isinstance(answer, BaseException):
+            raise answer
+        return str(answer)
 
     monkeypatch.setattr(SparkDriver, "status", status)
     return answers
 
 
 @pytest.mark.parametrize(
-    ("said", "ended"), [("RUNNING", ["driver-1"]), ("FINISHED", []), (ConnectionError("no master"), [])]
+    ("status", "ended"), [("RUNNING", ["driver-1"]), ("FINISHED", []), (ConnectionError("no master"), [])]
 )
 def test_clear_ends_the_job_of_an_earlier_life(
-    dag: DAG, ledger: Ledger, driver: list[Any], monkeypatch: pytest.MonkeyPatch, said: Any, ended: list[str]
+    dag: DAG,
+    ledger: Ledger,
+    driver: list[Any],
+    monkeypatch: pytest.MonkeyPatch,
+    status: Any,
+    ended: list[str],
 ) -> None:
     """A stored id counts only with the same clear number. No triggerer may have been there to end it."""
     killed: list[str] = []
     monkeypatch.setattr(SparkDriver, "kill", lambda self: killed.append(self.driver_id))
-    driver += [said]
+    driver += [status]
     ledger.answers = [None, a_record(found=True)]
     operator = make(dag)
     store = Store(spark_job_id="driver-1", k8s_driver_status="Succeeded", airflow_eos_life=LIFE)
@@ -235,7 +240,7 @@ def test_clear_ends_the_job_of_an_earlier_life(
 
 
 @pytest.mark.parametrize(
-    ("said", "kept"),
+    ("status", "kept"),
     [
         ("RUNNING", True),
         ("UNKNOWN", True),
@@ -245,10 +250,10 @@ def test_clear_ends_the_job_of_an_earlier_life(
     ],
 )
 def test_wait_that_fails_forgets_only_a_driver_that_ended(
-    dag: DAG, ledger: Ledger, driver: list[Any], said: Any, kept: bool
+    dag: DAG, ledger: Ledger, driver: list[Any], status: Any, kept: bool
 ) -> None:
     """A cluster manager that is down for a while ends no driver: the next try takes it up again."""
-    driver.append(said)
+    driver.append(status)
     operator, store = make(dag), Store()
     operator._hook = operator._get_hook()
     operator.ends = RuntimeError("failed to poll the driver status 10 times")
@@ -273,7 +278,7 @@ def test_only_the_first_question_makes_a_ledger(
     ledger.answers = [None, a_record(found=True)]
     operator = make(dag, ledger=LedgerSettings(create=True))
     operator.execute(context_of(operator, **dag_run))
-    assert ledger.asked == [may_create, MayCreate.NEVER]
+    assert ledger.may_create == [may_create, MayCreate.NEVER]
 
 
 class Deferring(ReadProcessWriteSubmitOperator):
@@ -489,7 +494,7 @@ def test_nothing_secret_is_on_the_command_line(
         seen["spec"] = Path(seen["command"][-1])
         seen["text"] = seen["spec"].read_text()
         seen["mode"] = seen["spec"].stat().st_mode & 0o777
-        seen["py_files"] = [Path(one).name for one in self._py_files.split(",")]
+        seen["py_files"] = [Path(path).name for path in self._py_files.split(",")]
 
     monkeypatch.setattr("airflow.providers.apache.spark.hooks.spark_submit.SparkSubmitHook.submit", submit)
     ledger.answers = [None, a_record()]
@@ -550,14 +555,14 @@ def test_a_driver_on_the_cluster_gets_the_specification_in_its_application(
     """It cannot read the worker's disk; of the submitted files only the application reaches no executor."""
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", SPARK)
     dag.fileloc = str(tmp_path / "dag.py")
-    mine = "def process(df):\n    return df"  # without a newline at the end
-    (tmp_path / "mine.py").write_text(mine)
+    source = "def process(df):\n    return df"  # without a newline at the end
+    (tmp_path / "mine.py").write_text(source)
     seen: dict[str, Any] = {}
 
     def submit(self: Any, application: str = "", **_: Any) -> None:
         seen["command"] = self._build_spark_submit_command(application)
         seen["files"], seen["py_files"] = self._files, self._py_files.split(",")
-        seen["shipped"] = b"".join(Path(one).read_bytes() for one in seen["py_files"])
+        seen["shipped"] = b"".join(Path(path).read_bytes() for path in seen["py_files"])
         seen["application"] = Path(application)
         seen["text"] = seen["application"].read_text()
         seen["mode"] = seen["application"].stat().st_mode & 0o777
@@ -581,9 +586,9 @@ def test_a_driver_on_the_cluster_gets_the_specification_in_its_application(
     compile(seen["text"], "application", "exec")
     if given == "application":
         assert seen["application"].name == "mine.py"
-        assert seen["text"].startswith(f"{mine}\n# airflow-eos-spec-")
+        assert seen["text"].startswith(f"{source}\n# airflow-eos-spec-")
     assert not seen["application"].exists()
-    assert (tmp_path / "mine.py").read_text() == mine
+    assert (tmp_path / "mine.py").read_text() == source
     assert operator.application == ways[given].get("application", "")
 
 
@@ -602,15 +607,15 @@ def test_an_application_that_is_not_here_needs_the_specification_as_a_file(
 
     monkeypatch.setattr("airflow.providers.apache.spark.hooks.spark_submit.SparkSubmitHook.submit", submit)
     ledger.answers = [None, a_record()]
-    there = "local:///opt/app.py"
-    operator = make(dag, ReadProcessWriteSubmitOperator, durable=False, process=None, application=there)
+    remote = "local:///opt/app.py"
+    operator = make(dag, ReadProcessWriteSubmitOperator, durable=False, process=None, application=remote)
     operator.execute(context_of(operator))
-    assert seen["application"] == there
+    assert seen["application"] == remote
     assert seen["command"][-1] == seen["files"].name
     assert "hunter2-secret" in seen["text"]
     assert not seen["files"].exists()
-    told = capsys.readouterr()
-    assert "every executor" in told.out + told.err
+    output = capsys.readouterr()
+    assert "every executor" in output.out + output.err
 
 
 @pytest.mark.process
@@ -627,7 +632,7 @@ def test_what_a_killed_submission_left_is_removed_by_the_next(
         print("made", flush=True)
         time.sleep(60)
     """
-    made = [
+    submissions = [
         subprocess.Popen(
             [sys.executable, "-c", code, spec_to_json(SPEC)],
             env={**os.environ, "TMPDIR": str(tmp_path)},
@@ -636,23 +641,23 @@ def test_what_a_killed_submission_left_is_removed_by_the_next(
         for _ in range(2)
     ]
     try:
-        for process in made:
+        for process in submissions:
             assert process.stdout is not None
             assert process.stdout.readline() == b"made\n"
         folders = sorted(tmp_path.glob("airflow-eos-submit-*"))
         assert len(folders) == 2
         for folder in folders:
             os.utime(folder, (0, 0))
-        made[0].kill()
-        made[0].wait(10)
+        submissions[0].kill()
+        submissions[0].wait(10)
         (tmp_path / "airflow-eos-submit-young").mkdir()
-        with SubmittedFiles(SPEC, None) as mine:
+        with SubmittedFiles(SPEC, None) as files:
             left = set(tmp_path.glob("airflow-eos-submit-*"))
             assert len(left & set(folders)) == 1, "of the living process"
             assert tmp_path / "airflow-eos-submit-young" in left
-            assert mine.spec.exists()
+            assert files.spec.exists()
     finally:
-        for process in made:
+        for process in submissions:
             process.kill()
             process.wait(10)
             assert process.stdout is not None

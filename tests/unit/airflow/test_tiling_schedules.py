@@ -83,9 +83,9 @@ def data_intervals(schedule: Any, scheduler: Any, zone: str, start: dt.datetime)
         info = scheduler.next_dagrun_info(last_automated_data_interval=last, restriction=restriction)
         last = info.data_interval
         ends = {"data_interval_start": last.start, "data_interval_end": last.end}
-        found = ranges_of(schedule, timezone=zone, **ends)
-        assert isinstance(found, Interval)
-        yield found
+        interval = ranges_of(schedule, timezone=zone, **ends)
+        assert isinstance(interval, Interval)
+        yield interval
 
 
 def of_cron(period: str, zone: str, start: dt.datetime) -> Iterator[Interval]:
@@ -137,13 +137,13 @@ def of_durations(period: str, zone: str, start: dt.datetime) -> Iterator[Interva
 
 def assert_tiled(intervals: Iterable[Interval], around: dt.datetime) -> None:
     """Each begins where the last one ended, and each moment around a change is in exactly one."""
-    known = list(intervals)
-    assert [one.end for one in known[:-1]] == [one.start for one in known[1:]]
-    moments = [one.end for one in known[:-1]] + [around + hours * HOUR for hours in (-1, 0, 1)]
+    tiles = list(intervals)
+    assert [interval.end for interval in tiles[:-1]] == [interval.start for interval in tiles[1:]]
+    moments = [interval.end for interval in tiles[:-1]] + [around + hours * HOUR for hours in (-1, 0, 1)]
     for moment in (at + by for at in moments for by in (-MS, 0 * MS)):
-        if known[0].start <= moment < known[-1].end:
-            assert sum(one.start <= moment < one.end for one in known) == 1
-    assert known[0].start <= around < known[-1].end
+        if tiles[0].start <= moment < tiles[-1].end:
+            assert sum(interval.start <= moment < interval.end for interval in tiles) == 1
+    assert tiles[0].start <= around < tiles[-1].end
 
 
 @pytest.mark.search

@@ -66,10 +66,10 @@ class Scripted(ConditionTrigger):
     def __init__(self, *script: Any) -> None:
         super().__init__(poll_interval=0.01)
         self.script = list(script)
-        self.asked: list[Any] = []
+        self.configs: list[Any] = []
 
     def ask(self, kafka: Any) -> dict[str, Any] | None:
-        self.asked.append(kafka)
+        self.configs.append(kafka)
         step = self.script.pop(0)
         if isinstance(step, Exception):
             raise step
@@ -77,19 +77,19 @@ class Scripted(ConditionTrigger):
 
 
 async def events_of(trigger: Any, limit: int = 10) -> list[Any]:
-    found = []
+    payloads = []
     async for event in trigger.run():
-        found.append(event.payload)
-        if len(found) == limit:
+        payloads.append(event.payload)
+        if len(payloads) == limit:
             break
-    return found
+    return payloads
 
 
 def test_condition_is_asked_until_it_holds_and_fires_once() -> None:
     """Nothing yet, brokers down, then the answer: one event; the connection's settings are read each time."""
     trigger = Scripted(None, BrokersUnavailable("no broker"), None, {"lag": 5})
     assert asyncio.run(events_of(trigger)) == [{"answer": {"lag": 5}}]
-    assert [kafka["bootstrap.servers"] for kafka in trigger.asked] == ["broker:9092"] * 4
+    assert [kafka["bootstrap.servers"] for kafka in trigger.configs] == ["broker:9092"] * 4
 
 
 def test_triggerer_asks_an_interval_after_the_sensor() -> None:
@@ -103,7 +103,7 @@ def test_triggerer_asks_an_interval_after_the_sensor() -> None:
         waiting.cancel()
 
     asyncio.run(scenario())
-    assert trigger.asked == []
+    assert trigger.configs == []
 
 
 def test_a_cluster_that_hangs_stops_no_other_trigger() -> None:
@@ -163,18 +163,18 @@ def test_credentials_that_were_changed_are_read_by_the_next_question() -> None:
 def test_triggerer_is_not_blocked_while_brokers_are_asked() -> None:
     """Other triggers of the process run while a condition waits for its answer."""
 
-    asked, went_on = threading.Event(), threading.Event()
+    entered, went_on = threading.Event(), threading.Event()
     others_ran: list[bool] = []
 
     class Slow(Scripted):
         def ask(self, kafka: Any) -> dict[str, Any] | None:
-            asked.set()
+            entered.set()
             others_ran.append(went_on.wait(60))
             return super().ask(kafka)
 
     async def both() -> None:
         asking = asyncio.create_task(events_of(Slow({"done": True})))
-        while not asked.is_set():  # noqa: ASYNC110 - set by the trigger's thread
+        while not entered.is_set():  # noqa: ASYNC110 - set by the trigger's thread
             await asyncio.sleep(0.01)
         went_on.set()
         await asking
@@ -188,7 +188,7 @@ def lag(*spans: tuple[int, int]) -> Unread:
 
 
 @pytest.mark.parametrize(
-    ("any_after", "found", "fires"),
+    ("any_after", "unread", "fires"),
     [
         (None, lag((0, 5), (3, 7)), False),
         (None, lag((0, 5), (3, 8)), True),
@@ -198,18 +198,18 @@ def lag(*spans: tuple[int, int]) -> Unread:
     ],
 )
 def test_lag_fires_when_there_is_enough_or_anything_late(
-    monkeypatch: pytest.MonkeyPatch, any_after: str | None, found: Unread, fires: bool
+    monkeypatch: pytest.MonkeyPatch, any_after: str | None, unread: Unread, fires: bool
 ) -> None:
     """min_records applies to all partitions together; after the delay one record is enough."""
-    monkeypatch.setattr("airflow_eos.engine.lag.unread", lambda *_, **__: found)
+    monkeypatch.setattr("airflow_eos.engine.lag.unread", lambda *_, **__: unread)
     trigger = KafkaLagTrigger(
         topics=["src"], group_id="g", min_records=10, any_after=any_after, ledger_topic="l"
     )
     answer = trigger.ask({})
     assert (answer is not None) is fires
     if answer is not None:
-        ranges = [one.to_list() for one in found.ranges if one.span]
-        assert answer == {"group_id": "g", "lag": found.offsets, "ranges": ranges}
+        ranges = [r.to_list() for r in unread.ranges if r.span]
+        assert answer == {"group_id": "g", "lag": unread.offsets, "ranges": ranges}
 
 
 @pytest.mark.parametrize(("start", "fires"), [("latest", True), ("earliest", False)])
@@ -226,18 +226,18 @@ def test_group_that_begins_at_the_end_is_not_waited_for_before_it_has_a_position
 
 def test_interval_fires_when_no_partition_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """The engine checks the condition; the trigger passes the sensor's arguments on."""
-    asked: list[Any] = []
+    calls: list[Any] = []
     answers: list[list[str]] = [["src-0 holds nothing"], []]
 
     def progress(kafka: Any, topics: Any, interval: Any, *, idle: str, ledger: Any) -> list[str]:
         assert (ledger.topic, interval.accept_deleted) == ("l", False)
-        asked.append((topics, interval.end.isoformat(), interval.allowed_lateness.total_seconds(), idle))
+        calls.append((topics, interval.end.isoformat(), interval.allowed_lateness.total_seconds(), idle))
         return answers.pop(0)
 
     monkeypatch.setattr("airflow_eos.engine.lag.interval_waits_for", progress)
     assert INTERVAL.ask({}) is None
     assert INTERVAL.ask({}) == {"start": INTERVAL.start, "end": INTERVAL.end}
-    assert asked == [(["src"], "2026-11-21T00:00:00+00:00", 0.0, "allowed_lateness")] * 2
+    assert calls == [(["src"], "2026-11-21T00:00:00+00:00", 0.0, "allowed_lateness")] * 2
 
 
 def test_run_is_waited_for_until_the_ledger_holds_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,7 +52,7 @@ class Session:
 
     def stage(self, group, offsets, messages):
         first = self._log.end
-        self._log.write(INDEXER, *((one.key, one.value) for one in messages))
+        self._log.write(INDEXER, *((message.key, message.value) for message in messages))
         return list(range(first, self._log.end))
 
     def commit(self):
@@ -124,14 +124,14 @@ def test_a_look_up_by_the_index_finds_what_one_without_it_does(history, sizes, k
             ),
         )
         indexed = Indexed(log)
-        known = PartitionIndex(WHERE, keys.INDEX, "id")
+        earlier = PartitionIndex(WHERE, keys.INDEX, "id")
         for act, producer, rows in history:
             if act == "write":
                 log.write(producer, *((key, producer_of(value)) for key, value in rows))
             elif act == "index":
                 if INDEXER not in log.first:
                     indexed.keeper.extend(0)
-                    known.committed("connections", 0, log.stable, KeyQuery(frozenset(NAMES)), Evidence())
+                    earlier.committed("connections", 0, log.stable, KeyQuery(frozenset(NAMES)), Evidence())
             elif producer in log.first:
                 log.finish(producer, COMMIT if act == "commit" else ABORT)
         for wanted in (
@@ -140,10 +140,10 @@ def test_a_look_up_by_the_index_finds_what_one_without_it_does(history, sizes, k
             KeyQuery(frozenset({"cursor:g"}), ("run:a/",)),
         ):
             expected = committed_values("connections", WHERE, 0, log.stable, wanted, Evidence())
-            reader = known if kept else PartitionIndex(WHERE, keys.INDEX, "id")
-            found = reader.committed("connections", 0, log.stable, wanted, Evidence())
-            assert found.committed == expected.committed
-            assert last(found) == last(expected)
+            reader = earlier if kept else PartitionIndex(WHERE, keys.INDEX, "id")
+            answer = reader.committed("connections", 0, log.stable, wanted, Evidence())
+            assert answer.committed == expected.committed
+            assert last(answer) == last(expected)
 
 
 @given(st.lists(steps, max_size=40), st.integers(1, 2))
@@ -173,11 +173,11 @@ def test_neighbours_are_those_of_all(history, count):
         for key in (*NAMES, "run:a/15", "run:", "run:z"):
             wanted = KeyQuery(frozenset(), (Around("run:", key, count),))
             reader = PartitionIndex(WHERE, keys.INDEX, "id")
-            found = reader.committed("connections", 0, log.stable, wanted, Evidence()).committed
-            assert found.items() <= all_of.items()
-            below = sorted(one for one in all_of if one < key)[-count:]
-            above = sorted(one for one in all_of if one > key)[:count]
-            assert {*below, *above} <= found.keys()
+            neighbours = reader.committed("connections", 0, log.stable, wanted, Evidence()).committed
+            assert neighbours.items() <= all_of.items()
+            below = sorted(other for other in all_of if other < key)[-count:]
+            above = sorted(other for other in all_of if other > key)[:count]
+            assert {*below, *above} <= neighbours.keys()
 
 
 def filled(monkeypatch, records=200):
@@ -220,8 +220,8 @@ def test_a_copied_topic_has_no_index(monkeypatch, small):
     log, _, read = filled(monkeypatch)
     read.clear()
     reader = PartitionIndex(WHERE, keys.INDEX, "other id")
-    found = reader.committed("connections", 0, log.stable, KeyQuery(frozenset({"run:a/0007"})), Evidence())
-    assert list(found.committed) == ["run:a/0007"]
+    answer = reader.committed("connections", 0, log.stable, KeyQuery(frozenset({"run:a/0007"})), Evidence())
+    assert list(answer.committed) == ["run:a/0007"]
     assert sum(read) > 200
 
 
@@ -237,8 +237,8 @@ def test_what_the_log_does_not_confirm_is_not_believed(monkeypatch, small, damag
         log.finish(1, COMMIT)
     remove(log, offset)
     wanted = KeyQuery(frozenset({"run:a/0007", "run:a/0008"}))
-    found = indexed.reader.committed("connections", 0, log.stable, wanted, Evidence())
-    assert sorted(found.committed) == ["run:a/0007", "run:a/0008"]
+    answer = indexed.reader.committed("connections", 0, log.stable, wanted, Evidence())
+    assert sorted(answer.committed) == ["run:a/0007", "run:a/0008"]
     assert indexed.keeper.extend(0).is_whole  # it repairs the damage
     read.clear()
     assert sorted(ask(log, "run:a/0007", "run:a/0008")) == ["run:a/0007", "run:a/0008"]
@@ -249,11 +249,11 @@ def remove(log, offset):
     from airflow_eos.recordbatch.header import iter_batches
 
     log.batches = [
-        one
-        for one in log.batches
+        raw
+        for raw in log.batches
         if not any(
             batch.header.base_offset <= offset < batch.header.next_offset
-            for batch in iter_batches(one, "ledger", 0)
+            for batch in iter_batches(raw, "ledger", 0)
         )
     ]
 
@@ -283,9 +283,9 @@ def test_an_index_that_cannot_be_read_is_none(monkeypatch, small, value):
 def test_neighbours_stay_together():
     """Leaves are in the order of keys and about equally full, and no key is lost."""
     places = {f"k{n:05d}": index_format.Place(n, "record") for n in range(4_500)}
-    found = index_format.split(places)
-    assert [len(one) for one in found] == [1500, 1500, 1500]
-    assert [key for one in found for key in one] == sorted(places)
+    leaves = index_format.split(places)
+    assert [len(leaf) for leaf in leaves] == [1500, 1500, 1500]
+    assert [key for leaf in leaves for key in leaf] == sorted(places)
     assert index_format.split({}) == []
 
 

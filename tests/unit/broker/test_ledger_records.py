@@ -41,10 +41,10 @@ def test_records_are_read_as_they_were_written(rows):
         (record.offset, key or "", value) for record, (key, value, _, _) in zip(records, rows, strict=True)
     ]
     batch = raw(write(records, base_offset=records[0].offset))
-    assert [one[:3] for one in records_of(batch, 1 << 40)] == expected
+    assert [entry[:3] for entry in records_of(batch, 1 << 40)] == expected
     bound = records[len(records) // 2].offset
     below = [row for row in expected if row[0] < bound]
-    assert [one[:3] for one in records_of(batch, bound)] == below
+    assert [entry[:3] for entry in records_of(batch, bound)] == below
 
 
 def test_compressed_batches_are_read():

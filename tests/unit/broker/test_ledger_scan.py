@@ -105,14 +105,14 @@ def test_committed_values_are_those_of_a_read_committed_reader(history, sizes):
         wanted = KeyQuery(frozenset(KEYS))
         for many in (200, 0):  # searched for, or all of them decoded
             patch.setattr(ledger_scan, "_MANY_KEYS", many)
-            found = committed_values("connections", WHERE, 0, log.stable, wanted, Evidence())
-            assert (texts(found.committed), last(found)) == (expected, others)
+            scan = committed_values("connections", WHERE, 0, log.stable, wanted, Evidence())
+            assert (texts(scan.committed), last(scan)) == (expected, others)
         wanted = KeyQuery(frozenset(), ("run/",))
-        found = committed_values("connections", WHERE, 0, log.stable, wanted, Evidence())
-        assert texts(found.committed) == {
+        scan = committed_values("connections", WHERE, 0, log.stable, wanted, Evidence())
+        assert texts(scan.committed) == {
             key: value for key, value in expected.items() if key.startswith("run/")
         }
-        assert last(found) == {key: offset for key, offset in others.items() if key.startswith("run/")}
+        assert last(scan) == {key: offset for key, offset in others.items() if key.startswith("run/")}
         wanted = KeyQuery(frozenset(("run", "run/1")))
         tail = raw_entries("connections", WHERE, log.stable, log.end, wanted, Evidence())
 
@@ -128,7 +128,9 @@ def test_committed_values_are_those_of_a_read_committed_reader(history, sizes):
     assert [(e.offset, e.key, text_of(e), True) for e in tail.entries if e.kind == "record"] == [
         row for row in everything if row[3]
     ]
-    assert last(tail) == {key: offset for offset, key, _, ours in everything if not ours}
+    assert last(tail) == {
+        key: offset for offset, key, _, is_transactional in everything if not is_transactional
+    }
 
 
 def test_an_aborted_transaction_that_began_in_an_earlier_answer_stays_aborted(log):
@@ -139,8 +141,8 @@ def test_an_aborted_transaction_that_began_in_an_earlier_answer_stays_aborted(lo
     log.write(1, ("run", "bad"))
     log.finish(1, ABORT)
     log.sizes = [3, 1]
-    found = committed_values("connections", WHERE, 0, log.end, KeyQuery(frozenset({"run"})), Evidence())
-    assert texts(found.committed) == {"run": "good"}
+    scan = committed_values("connections", WHERE, 0, log.end, KeyQuery(frozenset({"run"})), Evidence())
+    assert texts(scan.committed) == {"run": "good"}
 
 
 def test_the_tail_has_markers_of_every_producer(log):
@@ -171,8 +173,8 @@ def test_a_length_of_too_many_bytes_hides_no_record(log, length):
     )
     log.end += 1
     wanted = KeyQuery(frozenset({key}))
-    found = committed_values("connections", WHERE, 0, log.end, wanted, Evidence())
-    assert (texts(found.committed), last(found)) == ({key: "ours"}, {key: 2})
+    scan = committed_values("connections", WHERE, 0, log.end, wanted, Evidence())
+    assert (texts(scan.committed), last(scan)) == ({key: "ours"}, {key: 2})
     assert last(raw_entries("connections", WHERE, 0, log.end, wanted, Evidence())) == {key: 2}
 
 
@@ -181,8 +183,8 @@ def test_a_batch_that_holds_no_text_hides_no_record(log):
     batch = [Record(0, 0, b"run", None), Record(1, 0, b"\xff", b"\xff"), Record(2, 0, b"run/1", b"\xff")]
     log.batches.append(write(batch))
     log.end = 3
-    found = committed_values("connections", WHERE, 0, 3, KeyQuery(frozenset(KEYS)), Evidence())
-    assert (texts(found.committed), last(found)) == ({}, {"run": 0, "run/1": 2})
+    scan = committed_values("connections", WHERE, 0, 3, KeyQuery(frozenset(KEYS)), Evidence())
+    assert (texts(scan.committed), last(scan)) == ({}, {"run": 0, "run/1": 2})
 
 
 def test_a_batch_that_cannot_be_read_hides_no_key(log):
@@ -190,10 +192,10 @@ def test_a_batch_that_cannot_be_read_hides_no_key(log):
     broken = write([Record(0, 0, b"run", None), Record(1, 0, b"other", None)], count=1)
     log.batches.append(broken)
     log.end = 2
-    found = committed_values("connections", WHERE, 0, 2, KeyQuery(frozenset(KEYS)), Evidence())
+    scan = committed_values("connections", WHERE, 0, 2, KeyQuery(frozenset(KEYS)), Evidence())
     above = raw_entries("connections", WHERE, 0, 2, KeyQuery(frozenset(KEYS)), Evidence())
-    assert not texts(found.committed)
-    assert last(found) == last(above) == {"run": 1}
+    assert not texts(scan.committed)
+    assert last(scan) == last(above) == {"run": 1}
     log.batches[0] = write(
         [Record(0, 0, b"run", None)], count=2, attributes=TRANSACTIONAL, producer_id=1, producer_epoch=0
     )
@@ -240,12 +242,12 @@ def test_where_there_is_a_key_only_signed_records_count(log, attributes):
     log.batches.append(marker(COMMIT, 1, 8))
     log.end = 9
     wanted = KeyQuery(frozenset(KEYS))
-    found = committed_values("connections", WHERE, 0, log.end, wanted, Evidence(key, "id"))
-    assert (texts(found.committed), last(found)) == ({"run": "ours"}, {"run": 3, "cursor": 4, "run/10": 7})
-    assert all(record.is_unsigned for record in found.rejected)
+    scan = committed_values("connections", WHERE, 0, log.end, wanted, Evidence(key, "id"))
+    assert (texts(scan.committed), last(scan)) == ({"run": "ours"}, {"run": 3, "cursor": 4, "run/10": 7})
+    assert all(record.is_unsigned for record in scan.rejected)
     since = Evidence(key, "id", 4)
-    found = committed_values("connections", WHERE, 0, log.end, wanted, since)
-    assert (texts(found.committed), last(found)) == ({}, {"cursor": 4, "run/10": 7})
+    scan = committed_values("connections", WHERE, 0, log.end, wanted, since)
+    assert (texts(scan.committed), last(scan)) == ({}, {"cursor": 4, "run/10": 7})
     elsewhere = Evidence(key, "of another cluster")
     assert committed_values("connections", WHERE, 0, log.end, wanted, elsewhere).committed == {}
 

@@ -46,7 +46,7 @@ def test_call_backs_of_the_connection_are_not_taken_over():
 
 
 @pytest.mark.parametrize(
-    ("theirs", "shortest", "longest"),
+    ("given", "shortest", "longest"),
     [
         ({}, 20, 1000),
         ({"reconnect.backoff.max.ms": "300"}, 20, "300"),
@@ -55,15 +55,15 @@ def test_call_backs_of_the_connection_are_not_taken_over():
         ({"reconnect.backoff.ms": 50, "reconnect.backoff.max.ms": 70}, 50, 70),
     ],
 )
-def test_a_lost_broker_is_tried_again_within_a_second(theirs, shortest, longest):
+def test_a_lost_broker_is_tried_again_within_a_second(given, shortest, longest):
     """librdkafka's own limit of 10 s is too long; the connection's settings take precedence."""
-    settings = base_settings(ClientConfig.of({"bootstrap.servers": "127.0.0.1:1", **theirs}))
+    settings = base_settings(ClientConfig.of({"bootstrap.servers": "127.0.0.1:1", **given}))
     assert settings["reconnect.backoff.ms"] == shortest
     assert settings.get("reconnect.backoff.max.ms") == longest
     AdminClient(settings, logger=QuietLog())
 
 
-def made(settings, **timeouts):
+def make_producer(settings, **timeouts):
     """Make the driver's client with these settings of a connection."""
     config = ClientConfig.of({"bootstrap.servers": "127.0.0.1:1", **settings})
     seconds = {"transaction_timeout": 60.0, "delivery_timeout": 30.0, **timeouts}
@@ -83,26 +83,26 @@ def made(settings, **timeouts):
 def test_a_setting_that_librdkafka_refuses_is_named(settings, named):
     """The error calls it a mistake in the connection."""
     with pytest.raises(ConfigurationError, match=re.escape(named)):
-        made(settings)
+        make_producer(settings)
 
 
 @pytest.mark.parametrize("settings", [{"log_level": 100}, {"debug": "foo"}])
 def test_a_refused_setting_is_to_be_corrected(settings):
     """The error names the next step."""
     with pytest.raises(ConfigurationError, match="correct the client setting"):
-        made(settings)
+        make_producer(settings)
 
 
 @pytest.mark.parametrize("value", [0, 1, "zip"])
 @pytest.mark.parametrize("key", sorted(BULK_PRODUCING))
 def test_settings_of_bulk_producing_reach_no_client(key, value):
     """Neither their values nor their limits: with reports of errors only, no record would be acknowledged."""
-    made({key: value})
+    make_producer({key: value})
 
 
 def test_requests_may_take_as_long_as_a_transaction():
     """librdkafka refuses a longer time-out; the wire layer keeps it."""
-    made({"socket.timeout.ms": "60000"}, transaction_timeout=45.0)
+    make_producer({"socket.timeout.ms": "60000"}, transaction_timeout=45.0)
 
 
 @pytest.mark.parametrize(("given", "used"), [({}, 12_000), ({"socket.timeout.ms": "45000"}, 45_000)])
@@ -113,7 +113,7 @@ def test_a_coordinator_that_is_frozen_is_given_up(monkeypatch, given, used):
         "airflow_eos.broker.producer.Producer",
         lambda own, **named: settings.update(own) or Producer(own, **named),
     )
-    made(given)
+    make_producer(given)
     assert settings["socket.timeout.ms"] == used
 
 
@@ -158,7 +158,7 @@ def test_confluent_kafkas_words_for_a_token_that_cannot_be_got_are_known():
         "oauth_cb": unreachable,
     }
     with pytest.raises(BrokersUnavailable, match="'oauth_cb' fails"):
-        made(settings)
+        make_producer(settings)
 
 
 class HangsUp(socketserver.BaseRequestHandler):

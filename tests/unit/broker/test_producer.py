@@ -39,9 +39,9 @@ def statistics(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @pytest.fixture
 def producer(statistics: list[str]) -> Iterator[TransactionalProducer]:
     """A producer that never finds its broker."""
-    made = TransactionalProducer(NOWHERE, "eos.g", transaction_timeout=60.0, delivery_timeout=30.0)
-    yield made
-    made.close()
+    client = TransactionalProducer(NOWHERE, "eos.g", transaction_timeout=60.0, delivery_timeout=30.0)
+    yield client
+    client.close()
 
 
 class RefusedOnce:
@@ -49,20 +49,20 @@ class RefusedOnce:
 
     def __init__(self, settings: dict[str, Any], **_: Any) -> None:
         self._settings = settings
-        self._asked: Counter[str] = Counter()
+        self._calls: Counter[str] = Counter()
 
     def poll(self, seconds: float) -> None:
         time.sleep(seconds)
 
     def list_topics(self, *_: Any, **__: Any) -> None:
-        self._asked["topics"] += 1
-        if self._asked["topics"] == 1:
+        self._calls["topics"] += 1
+        if self._calls["topics"] == 1:
             self._settings["error_cb"](KafkaError(KafkaError._AUTHENTICATION))
             raise KafkaException(KafkaError(KafkaError._TRANSPORT))
 
     def init_transactions(self, _timeout: float) -> None:
-        self._asked["init"] += 1
-        if self._asked["init"] == 1:
+        self._calls["init"] += 1
+        if self._calls["init"] == 1:
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT, retriable=True))
         eos = {"idemp_state": "Assigned", "producer_id": 7, "producer_epoch": 2}
         self._settings["stats_cb"](json.dumps({"eos": eos}))
@@ -74,20 +74,20 @@ class RefusedOnce:
 def test_a_refusal_is_forgotten_when_a_broker_has_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     """A later time-out is another problem, and is retried."""
     monkeypatch.setattr(producer_module, "Producer", RefusedOnce)
-    made = TransactionalProducer(NOWHERE, "eos.g", transaction_timeout=60.0, delivery_timeout=30.0)
+    client = TransactionalProducer(NOWHERE, "eos.g", transaction_timeout=60.0, delivery_timeout=30.0)
     try:
-        assert made.initialise(30.0, topic="ledger") == ProducerIdentity("eos.g", 7, 2)
+        assert client.initialise(30.0, topic="ledger") == ProducerIdentity("eos.g", 7, 2)
     finally:
-        made.close()
+        client.close()
 
 
 class Occupied(RefusedOnce):
     """An instance whose coordinator has not ended the older transaction, and whose last slice is short."""
 
     def init_transactions(self, timeout: float) -> None:
-        self._asked["init"] += 1
+        self._calls["init"] += 1
         time.sleep(timeout)
-        is_first = self._asked["init"] == 1
+        is_first = self._calls["init"] == 1
         code = KafkaError.CONCURRENT_TRANSACTIONS if is_first else KafkaError._TIMED_OUT
         raise KafkaException(KafkaError(code, retriable=True))
 
@@ -98,12 +98,12 @@ def test_a_last_slice_without_an_answer_does_not_hide_the_answer_before(
     """Its time-out would blame unavailable brokers, although the coordinator has said what it waits for."""
     monkeypatch.setattr(producer_module, "Producer", Occupied)
     monkeypatch.setattr(producer_module, "_INIT_SLICE_SECONDS", 0.2)
-    made = TransactionalProducer(NOWHERE, "eos.g", transaction_timeout=60.0, delivery_timeout=30.0)
+    client = TransactionalProducer(NOWHERE, "eos.g", transaction_timeout=60.0, delivery_timeout=30.0)
     try:
         with pytest.raises(BrokersUnavailable, match=r"within 0 s: .*CONCURRENT_TRANSACTIONS"):
-            made.initialise(0.3, topic="ledger")
+            client.initialise(0.3, topic="ledger")
     finally:
-        made.close()
+        client.close()
 
 
 class Unanswered(RefusedOnce):
@@ -122,12 +122,12 @@ def test_records_that_are_not_acknowledged_are_told_before_the_time_is_over(
     monkeypatch.setattr(backoff, "SILENT_SECONDS", 0.1)
     clock = itertools.count(100.0, 0.02)  # a host that stands still does not skip the message
     monkeypatch.setattr(backoff, "time", SimpleNamespace(monotonic=lambda: next(clock)))
-    made = TransactionalProducer(NOWHERE, "eos.g", transaction_timeout=60.0, delivery_timeout=30.0)
+    client = TransactionalProducer(NOWHERE, "eos.g", transaction_timeout=60.0, delivery_timeout=30.0)
     try:
         with pytest.raises(DeliveryTimedOut, match="1 of 1 were not acknowledged"):
-            made.publish("ledger", [(0, "run", "{}")], 0.5)
+            client.publish("ledger", [(0, "run", "{}")], 0.5)
     finally:
-        made.close()
+        client.close()
     assert [text.partition(" (")[0] for text in caplog.messages] == ["records to ledger: still waiting"]
 
 
@@ -147,12 +147,12 @@ def test_an_exception_of_a_callback_fails_the_instance(monkeypatch: pytest.Monke
         raise ValueError("no JSON")
 
     monkeypatch.setattr(producer_module._Events, "statistics", failing)
-    made = TransactionalProducer(NOWHERE, "eos.g", transaction_timeout=60.0, delivery_timeout=30.0)
+    client = TransactionalProducer(NOWHERE, "eos.g", transaction_timeout=60.0, delivery_timeout=30.0)
     try:
-        assert "no JSON" in wait_until(lambda: made._events.fatal).str()
-        assert made._thread.is_alive()
+        assert "no JSON" in wait_until(lambda: client._events.fatal).str()
+        assert client._thread.is_alive()
     finally:
-        made.close()
+        client.close()
 
 
 def test_a_closed_producer_is_no_longer_served(producer: TransactionalProducer) -> None:

@@ -50,10 +50,10 @@ EMPTY = (0, 0, 0, "")
 @example([*[EMPTY] * 4, (0, 0, 6, "#1"), (0, 0, 6, ""), EMPTY], 1, True)  # given, then read by the cursor
 @example([*[EMPTY] * 5, (0, 5, 3, ""), (0, 6, 6, ""), (0, 10, 4, ""), EMPTY], 1, True)  # each reads on
 @given(st.lists(reads, max_size=14), st.integers(1, 5), st.booleans())
-def test_merged_coverage_is_coverage_of_all_runs(made, one_by_one, is_reset):
+def test_merged_coverage_is_coverage_of_all_runs(history, one_by_one, is_reset):
     """After each run: the verdict and the offsets, but not the names of runs far back."""
     resets = [Reset("2026-01-01T00:00:05Z", {TopicPartition("src", 0): (20, 5)})] if is_reset else []
-    records = [run(number, *one) for number, one in enumerate(made)]
+    records = [run(number, *read) for number, read in enumerate(history)]
     for number in range(1, len(records) + 1):
         drawn, others = folded(Earlier(), records[:number], one_by_one=one_by_one)
         merged = coverage_of(drawn, BOUNDS, IDS, resets=resets, earlier=others)
@@ -65,9 +65,9 @@ def test_merged_coverage_is_coverage_of_all_runs(made, one_by_one, is_reset):
 
 
 @given(st.lists(reads, min_size=1, max_size=14), st.integers(1, 5), st.integers(1, 20))
-def test_runs_that_are_forgotten_stay_counted(made, one_by_one, runs_kept):
+def test_runs_that_are_forgotten_stay_counted(history, one_by_one, runs_kept):
     """In the order of their commits, as a history forgets them."""
-    records = [run(number, *one) for number, one in enumerate(made)]
+    records = [run(number, *read) for number, read in enumerate(history)]
     earlier = Earlier()
     for record in records[:-runs_kept]:
         earlier.add(record)
@@ -85,10 +85,10 @@ def test_plain_runs_behind_the_newest_give_up_their_segments():
     again = run(31, 0, 2, 3, "#1")
     drawn, others = folded(Earlier(), [*records[:10], again, *records[10:]], one_by_one=3)
     assert len(drawn) == 4
-    found = coverage_of(drawn, BOUNDS, IDS, earlier=others)
-    assert found.sentence == (
+    coverage = coverage_of(drawn, BOUNDS, IDS, earlier=others)
+    assert coverage.sentence == (
         "30 runs tile offsets [0, 30) of src-0 without gap or overlap; 1 run read some of it again, on "
         "purpose"
     )
-    named = {name for it in found.lanes[0].again for name in it.runs}
+    named = {name for it in coverage.lanes[0].again for name in it.runs}
     assert named == {again.run_key}

@@ -23,10 +23,10 @@ def test_flights_of_an_empty_topic_stay_as_they_are():
 def test_flights_published_again_get_timestamps_of_their_own():
     """Otherwise the comparison could not tell the two calls apart."""
     flights = load_flights(None, 20)
-    there = [Seen(flight.timestamp) for flight in flights]
+    published = [Seen(flight.timestamp) for flight in flights]
 
-    moved = after(flights, there)
+    moved = after(flights, published)
 
     assert [(flight.key, flight.value) for flight in moved] == [(f.key, f.value) for f in flights]
-    assert not {flight.timestamp for flight in moved} & {seen.timestamp for seen in there}
+    assert not {flight.timestamp for flight in moved} & {seen.timestamp for seen in published}
     assert len({flight.timestamp for flight in moved}) == len(flights)

@@ -66,13 +66,13 @@ def words(service):
     """Return every text of a service: values of the environment, command, health check."""
     pending = [service]
     while pending:
-        found = pending.pop()
-        if isinstance(found, dict):
-            pending.extend(found.values())
-        elif isinstance(found, list):
-            pending.extend(found)
+        item = pending.pop()
+        if isinstance(item, dict):
+            pending.extend(item.values())
+        elif isinstance(item, list):
+            pending.extend(item)
         else:
-            yield str(found)
+            yield str(item)
 
 
 @pytest.mark.parametrize("image", OURS)
@@ -147,8 +147,8 @@ UNIT = DOCKER / "airflow-eos-spark-server.service"
 
 def command_of(words):
     """Parse the options of a ``spark-server`` as the command line does."""
-    where = words.index("spark-server")
-    return parser().parse_args(words[where:])
+    start = words.index("spark-server")
+    return parser().parse_args(words[start:])
 
 
 def test_the_unit_file_keeps_the_command():
@@ -258,14 +258,14 @@ def test_a_volume_of_the_composition_is_declared():
 @pytest.mark.parametrize("brokers", ["1", "3"])
 def test_ctl_makes_secrets_that_only_the_owner_reads(tmp_path, brokers):
     """Two calls make two sets; three brokers keep three copies."""
-    made = [make_env(tmp_path / str(number), brokers) for number in range(2)]
+    envs = [make_env(tmp_path / str(number), brokers) for number in range(2)]
 
-    for path, values in made:
+    for path, values in envs:
         assert path.stat().st_mode & 0o777 == 0o600
         assert values.keys() >= SECRETS
         assert all(len(values[name]) >= 32 for name in SECRETS)
         assert values.get("KAFKA_REPLICATION", "1") == brokers
-    assert not [name for name in SECRETS if made[0][1][name] == made[1][1][name]]
+    assert not [name for name in SECRETS if envs[0][1][name] == envs[1][1][name]]
 
 
 def test_ctl_takes_one_broker_or_three(tmp_path):
@@ -280,17 +280,19 @@ def test_ctl_shows_no_secret(tmp_path):
     """Neither the terminal nor the command line of the tool that it calls has one."""
     folder = tmp_path / "shown"
     path, values = make_env(folder, "1")
-    said = (folder / "said").read_text()
+    output = (folder / "said").read_text()
 
-    assert "up -d" in said
-    assert not [name for name in SECRETS if values[name] in said]
+    assert "up -d" in output
+    assert not [name for name in SECRETS if values[name] in output]
     assert path.exists()
 
 
 PORTS = sorted(set(re.findall(r"\$\{(\w*PORT\w*):-\d+\}", (DOCKER / "compose.yaml").read_text())))
 
 
-@pytest.mark.parametrize(("name", "brokers"), [*((one, "3") for one in PORTS), ("KAFKA_PORT_1", "1")])
+@pytest.mark.parametrize(
+    ("name", "brokers"), [*((variable, "3") for variable in PORTS), ("KAFKA_PORT_1", "1")]
+)
 def test_ctl_says_which_port_is_in_use(tmp_path, name, brokers):
     """Before anything is created: compose would report it after everything else has started."""
     with socket.create_server(("127.0.0.1", 0)) as taken:

@@ -28,7 +28,7 @@ def entry(offset: int, producer: int, written: str) -> LedgerEntry:
 
 def view(*entries: tuple[int, str], committed: str = "") -> LedgerView:
     """Return a view of entries, each with its producer, above committed values of the keys."""
-    tail = [entry(FIRST + number, *one) for number, one in enumerate(entries)]
+    tail = [entry(FIRST + number, *pair) for number, pair in enumerate(entries)]
     below = {key: value(at) for at, key in enumerate(committed)}
     return LedgerView(FIRST, FIRST + len(tail), below, tuple(tail))
 
@@ -58,7 +58,7 @@ def test_each_record_is_decided_by_the_next_marker_of_its_producer(
                 expected[written] = value(FIRST + at)
     answer = answer_of(wanted)
     assert answer.committed == expected
-    assert {one.offset for one in answer.open_records} == undecided
+    assert {record.offset for record in answer.open_records} == undecided
 
 
 def test_of_two_transactions_the_later_record_counts_whichever_ends_first() -> None:
@@ -94,8 +94,8 @@ def test_an_open_record_is_waited_for_and_not_denied(end: str) -> None:
     """A look without waiting says that nothing is known of it, which proves nothing."""
     ledger = Looks(view((1, "a")), view((1, "a")), view((1, "a"), (1, end)))
     assert Authority(Looks(view((1, "a")))).peek(["a"], routing="") == {}  # type: ignore[arg-type]
-    found = Authority(ledger, sleep=lambda _: None).settle(["a"], routing="")  # type: ignore[arg-type]
-    assert found == ({"a": value(FIRST)} if end == "commit" else {})
+    settled = Authority(ledger, sleep=lambda _: None).settle(["a"], routing="")  # type: ignore[arg-type]
+    assert settled == ({"a": value(FIRST)} if end == "commit" else {})
     assert ledger.looks == 3
 
 

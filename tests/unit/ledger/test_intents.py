@@ -100,7 +100,7 @@ def test_what_a_table_says_of_runs_is_read_again():
     barred = PublishedRun("interval/p/1", 8, None, lasting=False)
     runs = PublishedRuns().with_run("cursor", lasting).with_run("interval", barred)
     assert PublishedRuns.from_json(runs.to_json()) == runs
-    assert [one.state for one in runs.runs.values()] == ["published", "barred"]
+    assert [run.state for run in runs.runs.values()] == ["published", "barred"]
     over = frozenset({"run/p/1", "interval/p/1"})
     assert set(runs.with_run("other", lasting, over).runs) == {"cursor", "other"}
 

@@ -141,7 +141,7 @@ def test_the_kinds_of_records_are_the_prefixes_that_the_module_defines():
 def test_the_forms_an_operator_reads_are_those_that_are_made():
     """Each kind has a documented form, and the keys and ids made have it."""
     only = TopicPartition("orders", 3)
-    made = [
+    ids = [
         *(keys.transactional_id(a_spec(**changes)) for changes, _, _ in EXAMPLES),
         keys.cursor_transactional_id("eos", "g", only),
         keys.reprocess_transactional_id(a_spec(), "run/p/r"),
@@ -152,10 +152,10 @@ def test_the_forms_an_operator_reads_are_those_that_are_made():
         keys.prune_transactional_id("eos", "ledger", 3),
         keys.doctor_transactional_id("eos"),
     ]
-    assert {keys.id_kind(one) for one in made} == set(keys.ID_FORMS)
-    for one in made:
-        form = re.escape(keys.ID_FORMS[keys.id_kind(one)])
-        assert re.fullmatch(re.sub(r"<[a-z]+>", ".+", form), one)
+    assert {keys.id_kind(transactional_id) for transactional_id in ids} == set(keys.ID_FORMS)
+    for transactional_id in ids:
+        form = re.escape(keys.ID_FORMS[keys.id_kind(transactional_id)])
+        assert re.fullmatch(re.sub(r"<[a-z]+>", ".+", form), transactional_id)
 
 
 @pytest.mark.parametrize("prefix", ["eos.x", ".", "eos.", "", "a b", "a/b", "é", "x" * 181])
@@ -187,10 +187,10 @@ PIECES = [
 PREFIXES = ("a", "eos", "doctor", "cursor")
 
 
-def names_of(one, other):
+def names_of(name, other):
     """Return names of the same few pieces, so that two pairs of them soon collide when joined."""
-    short = [*product(("a", one, other), repeat=1), *product(("a", one, other), repeat=2)]
-    return sorted({"".join(parts) for parts in (*short, ("a", one, "a"), ("a", one, other))})
+    short = [*product(("a", name, other), repeat=1), *product(("a", name, other), repeat=2)]
+    return sorted({"".join(parts) for parts in (*short, ("a", name, "a"), ("a", name, other))})
 
 
 NAMES = st.builds(names_of, *2 * [st.sampled_from(PIECES) | st.text(min_size=1, max_size=2)])
@@ -213,10 +213,10 @@ def separators(test):
 
 def unchecked(spec, **changes):
     """Return a changed spec, also with names that RunSpec would refuse."""
-    made = object.__new__(RunSpec)
+    changed = object.__new__(RunSpec)
     for name in RunSpec.__slots__:  # copy.copy takes five times as long, for hundreds of thousands
-        object.__setattr__(made, name, changes[name] if name in changes else getattr(spec, name))
-    return made
+        object.__setattr__(changed, name, changes[name] if name in changes else getattr(spec, name))
+    return changed
 
 
 BASE = a_spec(prefix="eos", group_id="g", pipeline="p")
@@ -225,22 +225,22 @@ LATER = Interval(START, END + dt.timedelta(milliseconds=1))
 
 def all_runs(names):
     """Yield runs of every kind with all combinations of these names."""
-    for one, other in product(names, names):
-        topics = tuple(sorted({one, other}))
+    for name, other in product(names, names):
+        topics = tuple(sorted({name, other}))
         mapped = {"source_topics": (other,), "source_partition": 3}
         for spec in (BASE, unchecked(BASE, prefix="doctor")):
-            yield unchecked(spec, group_id=one, source_topics=(other,))
-            yield unchecked(spec, group_id=one, **mapped)
+            yield unchecked(spec, group_id=name, source_topics=(other,))
+            yield unchecked(spec, group_id=name, **mapped)
         for ranges in (Cursor(), GIVEN, ROUNDS, DAY, LATER, PartitionInterval("k", DAY)):
-            yield unchecked(BASE, pipeline=one, ranges=ranges, **mapped)
-            yield unchecked(BASE, pipeline=one, ranges=ranges, source_topics=(other,))
+            yield unchecked(BASE, pipeline=name, ranges=ranges, **mapped)
+            yield unchecked(BASE, pipeline=name, ranges=ranges, source_topics=(other,))
             yield unchecked(BASE, ranges=ranges, source_topics=topics)
         for ranges in (Cursor(), GIVEN, ROUNDS, PartitionInterval(other, DAY)):
-            yield unchecked(BASE, pipeline=one, run_id=other, ranges=ranges)
+            yield unchecked(BASE, pipeline=name, run_id=other, ranges=ranges)
             yield unchecked(
-                BASE, pipeline="a", run_id=other, ranges=ranges, **{**mapped, "source_topics": (one,)}
+                BASE, pipeline="a", run_id=other, ranges=ranges, **{**mapped, "source_topics": (name,)}
             )
-        yield unchecked(BASE, pipeline=one, run_id=other, ranges=ROUNDS, round=0)
+        yield unchecked(BASE, pipeline=name, run_id=other, ranges=ROUNDS, round=0)
 
 
 def source_of(spec):
@@ -317,7 +317,8 @@ def test_different_runs_have_different_keys_in_the_ledger(names):
         runs += [((run_of(spec), n), keys.reprocess_key(key, n)) for n in (1, 3)]
     # A cursor and its reset also name a run.
     runs += [
-        (("reset", one, other), keys.reset_run_key(one, other, text)) for one, other in product(names, names)
+        (("reset", pipeline, other), keys.reset_run_key(pipeline, other, text))
+        for pipeline, other in product(names, names)
     ]
     refuse_shared_names(runs)
     records = [(("run", thing), keys.run_record_key(key)) for thing, key in runs]
@@ -337,18 +338,18 @@ def test_different_runs_have_different_keys_in_the_ledger(names):
 @given(NAMES)
 def test_a_pipelines_runs_are_found_by_its_name_and_no_others(names):
     """A query for pipeline "a" does not return runs of "a/b"; nor one for a run another's rounds."""
-    for one, other in product(names, names):
-        mine = keys.run_key_prefixes(one)
+    for name, other in product(names, names):
+        prefixes = keys.run_key_prefixes(name)
         for ranges in (Cursor(), ROUNDS, DAY, PartitionInterval("k", DAY)):
             for partition in (None, 3):
                 spec = unchecked(BASE, pipeline=other, ranges=ranges, source_partition=partition)
-                assert keys.run_key(spec).startswith(mine) == (one == other)
-        assert keys.boundary_key(other, START).startswith(keys.boundary_prefix(one)) == (one == other)
+                assert keys.run_key(spec).startswith(prefixes) == (name == other)
+        assert keys.boundary_key(other, START).startswith(keys.boundary_prefix(name)) == (name == other)
         rounds = unchecked(BASE, run_id=other, ranges=ROUNDS, round=1)
-        assert keys.run_key(rounds).startswith(keys.rounds_prefix(unchecked(BASE, run_id=one))) == (
-            one == other
+        assert keys.run_key(rounds).startswith(keys.rounds_prefix(unchecked(BASE, run_id=name))) == (
+            name == other
         )
-        assert keys.last_key(keys.cursor_run_key("p", one)) == keys.final_key(unchecked(BASE, run_id=one))
+        assert keys.last_key(keys.cursor_run_key("p", name)) == keys.final_key(unchecked(BASE, run_id=name))
 
 
 @pytest.mark.search
@@ -416,10 +417,10 @@ COLLISIONS = [
 ]
 
 
-@pytest.mark.parametrize(("one", "other"), COLLISIONS)
-def test_works_that_once_shared_an_id_do_not(one, other):
+@pytest.mark.parametrize(("spec", "other"), COLLISIONS)
+def test_works_that_once_shared_an_id_do_not(spec, other):
     """Names that would collide if parts were only joined by dots."""
-    assert keys.transactional_id(one) != keys.transactional_id(other)
+    assert keys.transactional_id(spec) != keys.transactional_id(other)
 
 
 @pytest.mark.parametrize(
@@ -427,9 +428,9 @@ def test_works_that_once_shared_an_id_do_not(one, other):
 )
 def test_a_group_may_have_the_name_of_a_kind(group):
     """Neither doctor, nor a pin, nor a witness fences anybody's run."""
-    mine = keys.transactional_id(a_spec(group_id=group))
-    assert mine == f"eos.cursor.{group}"
-    assert mine not in (
+    cursor_id = keys.transactional_id(a_spec(group_id=group))
+    assert cursor_id == f"eos.cursor.{group}"
+    assert cursor_id not in (
         keys.doctor_transactional_id("eos"),
         keys.boundary_transactional_id("eos", "orders"),
         keys.ledger_transactional_id("eos", "topic"),

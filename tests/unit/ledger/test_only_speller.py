@@ -50,12 +50,12 @@ OTHER_NAMES = {
 
 def docstrings(tree):
     """Return the texts that are statements: docstrings of modules, classes, functions and constants."""
-    found = set()
+    constants = set()
     for node in ast.walk(tree):
         for statement in getattr(node, "body", None) if isinstance(getattr(node, "body", None), list) else ():
             if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
-                found.add(statement.value)
-    return found
+                constants.add(statement.value)
+    return constants
 
 
 def text_of(node):
@@ -87,9 +87,9 @@ def operation(node):
 def call(text, method, node):
     """Return the text that a string method makes of its arguments."""
     if text is not None and method == "format":
-        return filled(text, r"\{\w*\}", [*node.args, *(one.value for one in node.keywords)])
+        return filled(text, r"\{\w*\}", [*node.args, *(keyword.value for keyword in node.keywords)])
     if text is not None and method == "join" and isinstance(node.args[0], ast.Tuple | ast.List):
-        return text.join(text_of(one) or hole(one) for one in node.args[0].elts)
+        return text.join(text_of(element) or hole(element) for element in node.args[0].elts)
     return None
 
 
@@ -111,8 +111,8 @@ def hole(node):
     called = node.func if isinstance(node, ast.Call) else None
     if getattr(called, "attr", getattr(called, "id", "")) == "ids_prefix":
         return f"{PREFIX}."  # it brings the dot
-    names = {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
-    names |= {one.attr for one in ast.walk(node) if isinstance(one, ast.Attribute)}
+    names = {child.id for child in ast.walk(node) if isinstance(child, ast.Name)}
+    names |= {child.attr for child in ast.walk(node) if isinstance(child, ast.Attribute)}
     return PREFIX if any(re.fullmatch(r"_?(\w+_)?prefix", name.lower()) for name in names) else HOLE
 
 
@@ -120,29 +120,29 @@ def spelled(source):
     """Return (line, text, kind of key or id) for every key and id that a source spells out."""
     tree = ast.parse(source)
     prose = docstrings(tree)
-    found = []
+    spellings = []
     for node in ast.walk(tree):
         text = None if node in prose else text_of(node)
         if text is None or text in OTHER_NAMES or MODULES.fullmatch(text):
             continue
-        found += [(node.lineno, text, what) for what, form in SPELLED.items() if form.match(text)]
-    return found
+        spellings += [(node.lineno, text, kind) for kind, form in SPELLED.items() if form.match(text)]
+    return spellings
 
 
 def sources():
     """Return every file that must use the functions of the module."""
-    found = [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))]
-    assert MAKER in found
-    assert len(found) > len(FOLDERS)
-    return [path for path in found if path != MAKER]
+    paths = [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))]
+    assert MAKER in paths
+    assert len(paths) > len(FOLDERS)
+    return [path for path in paths if path != MAKER]
 
 
 def test_nobody_else_spells_a_key_or_an_id():
     """Others call its functions for keys, their prefixes, their kinds, and the forms of ids."""
     complaints = [
-        f"{path.relative_to(ROOT)}:{line}: {text!r}: {what}"
+        f"{path.relative_to(ROOT)}:{line}: {text!r}: {kind}"
         for path in sources()
-        for line, text, what in spelled(path.read_text())
+        for line, text, kind in spelled(path.read_text())
     ]
     assert not complaints, "\n".join(complaints)
 
@@ -203,8 +203,8 @@ def test_prose_names_ids_as_they_are_made():
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
     complaints = []
     for path in (*pages, MAKER, *sources()):
-        for found in re.finditer(r"<prefix>\.[^\s`'\",;)]*", path.read_text()):
-            said = found[0].rstrip(".")
-            if said != "<prefix>" and said not in keys.ID_FORMS.values():
-                complaints.append(f"{path.relative_to(ROOT)}: {said}")
+        for match in re.finditer(r"<prefix>\.[^\s`'\",;)]*", path.read_text()):
+            form = match[0].rstrip(".")
+            if form != "<prefix>" and form not in keys.ID_FORMS.values():
+                complaints.append(f"{path.relative_to(ROOT)}: {form}")
     assert not complaints, "\n".join(complaints)

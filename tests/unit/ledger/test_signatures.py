@@ -29,9 +29,9 @@ def test_what_was_signed_is_recognised() -> None:
     signature = LedgerKey(SECRET).sign(RECORD)
     assert signature is not None
     assert len(signature) == 32
-    assert LedgerKey(f"another-secret-of-mine {SECRET}").made(signature, RECORD)
-    assert not LedgerKey("another-secret-of-mine").made(signature, RECORD)
-    assert not LedgerKey().made(signature, RECORD)
+    assert LedgerKey(f"another-secret-of-mine {SECRET}").verifies(signature, RECORD)
+    assert not LedgerKey("another-secret-of-mine").verifies(signature, RECORD)
+    assert not LedgerKey().verifies(signature, RECORD)
 
 
 @pytest.mark.parametrize(
@@ -53,15 +53,15 @@ def test_what_was_signed_is_recognised() -> None:
 def test_each_part_is_signed(other) -> None:
     """A tombstone also differs from an empty value."""
     key, record = LedgerKey(SECRET), SignedRecord(*other)
-    assert not key.made(key.sign(RECORD), record)
-    assert not key.made(key.sign(record), RECORD)
-    assert key.made(key.sign(record), record)
+    assert not key.verifies(key.sign(RECORD), record)
+    assert not key.verifies(key.sign(record), RECORD)
+    assert key.verifies(key.sign(record), record)
 
 
 @pytest.mark.parametrize("signature", [None, b"", b"x" * 32])
 def test_what_is_no_signature_is_none(signature) -> None:
     """Whatever the header contains."""
-    assert not LedgerKey(SECRET).made(signature, RECORD)
+    assert not LedgerKey(SECRET).verifies(signature, RECORD)
 
 
 def test_without_a_secret_nothing_is_signed() -> None:

@@ -360,10 +360,10 @@ def test_only_a_tombstone_deletes() -> None:
 
 def test_listings_go_on_behind_what_cannot_be_read() -> None:
     """The listing reports it, and shows the others."""
-    found, said = {"a": "garbage", "b": RUN.to_json(), "c": ""}, list[str]()
-    assert readable_runs(found.items(), said) == [RUN]
-    assert ["'a'" in said[0], "'c'" in said[1], len(said)] == [True, True, 2]
-    assert readable_runs(found.items()) == [RUN]
+    values, complaints = {"a": "garbage", "b": RUN.to_json(), "c": ""}, list[str]()
+    assert readable_runs(values.items(), complaints) == [RUN]
+    assert ["'a'" in complaints[0], "'c'" in complaints[1], len(complaints)] == [True, True, 2]
+    assert readable_runs(values.items()) == [RUN]
 
 
 @pytest.mark.parametrize(

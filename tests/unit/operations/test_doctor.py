@@ -20,14 +20,14 @@ class Transactions:
     transaction_timeout: dt.timedelta = dt.timedelta(minutes=5)
     delivery_timeout: dt.timedelta = dt.timedelta(minutes=2)
     fence_timeout: dt.timedelta = dt.timedelta(minutes=1)
-    asked: list[float] = field(default_factory=list)
+    timeouts: list[float] = field(default_factory=list)
 
     def fence(self, *_: Any, **__: Any) -> Any:
-        self.asked.append(self.fence_timeout.total_seconds())
+        self.timeouts.append(self.fence_timeout.total_seconds())
         return SimpleNamespace(close=lambda: None, transaction_timeout=self.transaction_timeout)
 
     def abort(self, _identity: Any, *, timeout: float = 60.0) -> None:
-        self.asked.append(timeout)
+        self.timeouts.append(timeout)
 
 
 def test_a_coordinator_is_asked_no_longer_than_other_brokers() -> None:
@@ -36,7 +36,7 @@ def test_a_coordinator_is_asked_no_longer_than_other_brokers() -> None:
     options = doctor.DoctorOptions(Deployment({"bootstrap.servers": "nowhere:1"}), group="g")
     (check,) = doctor._transactional_id(control, options)
     assert check.status == "ok"
-    assert control.transactions.asked == [CHECK_PATIENCE, CHECK_PATIENCE]
+    assert control.transactions.timeouts == [CHECK_PATIENCE, CHECK_PATIENCE]
 
 
 def test_no_check_asks_before_it_is_guarded() -> None:

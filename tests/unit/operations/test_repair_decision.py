@@ -44,8 +44,8 @@ def test_an_open_record_that_cannot_be_read_decides_nothing() -> None:
 )
 def test_a_ledger_that_may_have_lost_a_record_decides_no_abort(view: LedgerView, why: str) -> None:
     """A lost or untrusted record may be the run's: somebody has to check the output."""
-    found, because = decision(view)
-    assert found == "unknown"
+    outcome, because = decision(view)
+    assert outcome == "unknown"
     assert why in because
 
 

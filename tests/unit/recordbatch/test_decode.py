@@ -120,8 +120,8 @@ def test_overlong_varints_of_sloppy_writers_are_read():
     plain = [Record(offset, 0, b"k", b"value") for offset in range(60)]
     section = b""
     for record in plain:
-        one = body([record], 0, 0)
-        section += bytes([one[0] | 0x80, 0]) + one[1:] if record.offset % 50 == 7 else one
+        encoded = body([record], 0, 0)
+        section += bytes([encoded[0] | 0x80, 0]) + encoded[1:] if record.offset % 50 == 7 else encoded
     assert rows(decode_batch(raw(write(plain, section=section)))) == plain
 
 

@@ -87,10 +87,10 @@ def test_a_newer_message_format_is_refused_too():
 
 def test_batches_before_an_old_one_are_delivered_first():
     """An upgrade left both in one log."""
-    found = iter_batches(ONE + write([Record(12, 0, None, b"")], base_offset=12, magic=1), "topic", 0)
-    assert next(found).header.base_offset == 10
+    batches = iter_batches(ONE + write([Record(12, 0, None, b"")], base_offset=12, magic=1), "topic", 0)
+    assert next(batches).header.base_offset == 10
     with pytest.raises(UnsupportedMagic, match="at offset 12"):
-        next(found)
+        next(batches)
 
 
 @pytest.mark.parametrize("length", [-1, 0, 48])

@@ -48,8 +48,8 @@ def numbered(contents):
 @given(contents=records())
 def test_what_is_sealed_is_read_again(codec, contents):
     """Null and empty keys and values, tombstones, headers, any timestamps, every codec."""
-    found = [row for data in sealed(contents, codec) for row in rows(decode_batch(raw(data)))]
-    assert found == numbered(contents)
+    decoded = [row for data in sealed(contents, codec) for row in rows(decode_batch(raw(data)))]
+    assert decoded == numbered(contents)
 
 
 @settings(max_examples=40)
@@ -167,10 +167,10 @@ def test_many_records_of_the_same_few_payloads_are_found_again(values, times):
     """So many records that they are found by their zeros, with payloads that mislead that search."""
     value = pa.array(values * (1 + times // len(values)), pa.binary())
     batches = seal(value, np.zeros(len(value), np.int32), topic="t", compressor="none")
-    found = [
+    decoded = [
         row for batch in batches for row in decode_batch(raw(stamp(batch.data, 1, 1, 0))).value.to_pylist()
     ]
-    assert found == value.to_pylist()
+    assert decoded == value.to_pylist()
 
 
 OWN = [{"key": "own", "value": b"x"}, {"key": "eos.run", "value": None}]
@@ -193,7 +193,7 @@ def test_headers_are_added_to_those_of_every_record(own, chunks):
         table = pa.concat_tables([table.slice(0, 1), table.slice(1)])
     marked = with_headers(table, [("eos.run", "run/p/r#1"), ("eos.reprocessing", "1")])
     mark = [{"key": "eos.run", "value": b"run/p/r#1"}, {"key": "eos.reprocessing", "value": b"1"}]
-    wanted = [[*(one or []), *mark] for one in (own if own is not None else [None] * count)]
+    wanted = [[*(headers or []), *mark] for headers in (own if own is not None else [None] * count)]
     assert marked.column("headers").to_pylist() == wanted
     assert marked.column("value").to_pylist() == table.column("value").to_pylist()
     assert marked.column("headers").combine_chunks().type == HEADERS_TYPE

@@ -35,8 +35,8 @@ def ms(hours):
 class Log:
     """A cluster whose logs give the configured answers for any timestamp."""
 
-    def __init__(self, found, stable, start):
-        self.found, self.stable, self.start = found, stable, start
+    def __init__(self, answers, stable, start):
+        self.offsets, self.stable, self.start = answers, stable, start
 
     def log_starts(self, partitions):
         return dict.fromkeys(partitions, self.start)
@@ -46,22 +46,25 @@ class Log:
         return LogBounds(self.log_starts(partitions), dict.fromkeys(partitions, self.stable), {})
 
     def max_timestamps(self, partitions):
-        known = [one for one in self.found if one is not None]
-        return {tp: int(moment(15).timestamp() * 1000) if known else -1 for tp in partitions}
+        timed = [offset for offset in self.offsets if offset is not None]
+        return {tp: int(moment(15).timestamp() * 1000) if timed else -1 for tp in partitions}
 
     def offsets_for_time(self, partitions, timestamp, *, markers=False):
-        found = {TopicPartition("orders", n): one for n, one in enumerate(self.found)}
+        by_partition = {TopicPartition("orders", n): offset for n, offset in enumerate(self.offsets)}
         if timestamp == 0:  # the first remaining record is after every moment: deleted ones may be, too
             return {tp: TimedOffset(self.start, int(moment(100).timestamp() * 1000)) for tp in partitions}
-        return {tp: None if found[tp] is None else TimedOffset(found[tp], timestamp) for tp in partitions}
+        return {
+            tp: None if by_partition[tp] is None else TimedOffset(by_partition[tp], timestamp)
+            for tp in partitions
+        }
 
 
 def pin(cluster, hours, values, *, near, topic=TOPIC):
     """Return the boundary at a moment, computed from its neighbours or from all."""
     maker = Boundaries(cluster, SimpleNamespace(), "eos", lambda: moment(1000))
-    its = neighbours("orders", moment(hours))
-    before = sorted((key for key in values if key < its.key), reverse=True)[: its.needed]
-    above = sorted(key for key in values if key > its.key)[: its.needed]
+    around = neighbours("orders", moment(hours))
+    before = sorted((key for key in values if key < around.key), reverse=True)[: around.needed]
+    above = sorted(key for key in values if key > around.key)[: around.needed]
     some = {key: values[key] for key in (*before, *above)} if near else values
     pinned = Pinned(topic, moment(hours), some, lambda: values)
     return maker.compute(topic, moment(hours), dt.timedelta(), pinned, accept_deleted=True)
@@ -77,7 +80,7 @@ pins = st.lists(
         st.sampled_from([0, 0, 7]),
     ),
     max_size=25,
-    unique_by=lambda one: one[0],
+    unique_by=lambda row: row[0],
 )
 
 
@@ -87,8 +90,8 @@ def test_those_beside_it_say_what_all_say(history, needed):
     values = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(boundaries, "NEIGHBOURS", needed)
-        for hours, topic, found, stable, start in history:
-            cluster = Log(found, stable, start)
+        for hours, topic, answers, stable, start in history:
+            cluster = Log(answers, stable, start)
             by_all = pin(cluster, hours, values, near=False, topic=topic)
             by_near = pin(cluster, hours, values, near=True, topic=topic)
             assert by_near == by_all
@@ -125,20 +128,20 @@ def test_a_loss_is_accepted_at_the_time_of_the_drivers_clock(clock, proves):
     A driver whose clock is behind records an acceptance before 10:00, so the boundary of 10:00 counts as
     proven: only the record of the run that accepted it tells what was lost until then.
     """
-    gone = Log((None, None), stable=5, start=5)
-    maker = Boundaries(gone, SimpleNamespace(), "eos", lambda: moment(clock))
+    emptied = Log((None, None), stable=5, start=5)
+    maker = Boundaries(emptied, SimpleNamespace(), "eos", lambda: moment(clock))
     accepted = maker.compute(
         TOPIC, moment(8), dt.timedelta(), Pinned(TOPIC, moment(8), {}), accept_deleted=True
     )
     assert set(accepted.unproven) == {0, 1}
     values = {keys.boundary_key("orders", moment(8)): accepted.to_json()}
-    later = Boundaries(gone, SimpleNamespace(), "eos", lambda: moment(1000))
-    asked = (TOPIC, moment(10), dt.timedelta(), Pinned(TOPIC, moment(10), values))
+    later = Boundaries(emptied, SimpleNamespace(), "eos", lambda: moment(1000))
+    arguments = (TOPIC, moment(10), dt.timedelta(), Pinned(TOPIC, moment(10), values))
     if proves:
-        assert later.compute(*asked).unproven == {}
+        assert later.compute(*arguments).unproven == {}
         return
     with pytest.raises(IntervalUnaccountable):
-        later.compute(*asked)
+        later.compute(*arguments)
 
 
 @pytest.mark.parametrize(

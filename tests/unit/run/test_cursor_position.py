@@ -120,7 +120,7 @@ def position(record: CursorRecord) -> CursorPosition:
         ({"layout": "mapped"}, GroupOwned),
         ({"origin": "there"}, GroupOwned),
     ],
-    ids=lambda one: "".join(one) if isinstance(one, dict) else one.__name__,
+    ids=lambda case: "".join(case) if isinstance(case, dict) else case.__name__,
 )
 def test_a_cursor_of_others_or_of_another_ledger_is_refused(
     changes: dict[str, Any], error: type[Exception]

@@ -39,10 +39,13 @@ class Ledger:
     def view(self, partition: int, wanted: Any, prefixes: Any = ()) -> LedgerView:
         assert partition == 3
         self.looks += 1
-        known = {keys.run_record_key(one.run_key): LedgerValue(one.to_json(), 3, 0) for one in self.records}
-        found = {k: v for k, v in known.items() if k in wanted or k.startswith(tuple(prefixes))}
+        values = {
+            keys.run_record_key(record.run_key): LedgerValue(record.to_json(), 3, 0)
+            for record in self.records
+        }
+        committed = {k: v for k, v in values.items() if k in wanted or k.startswith(tuple(prefixes))}
         tail = self.tails.pop(0) if len(self.tails) > 1 else self.tails[0]
-        return LedgerView(last_stable_offset=1, high_watermark=9, committed=found, tail=tail)
+        return LedgerView(last_stable_offset=1, high_watermark=9, committed=committed, tail=tail)
 
 
 def a_spec(**changes: Any) -> RunSpec:
@@ -82,16 +85,16 @@ OTHER_WORK = [
 ]
 
 
-@pytest.mark.parametrize(("made", "mode", "asked"), OTHER_WORK)
+@pytest.mark.parametrize(("recorded", "mode", "requested"), OTHER_WORK)
 @pytest.mark.parametrize("clear_number", [0, 1])
 @pytest.mark.parametrize("fenced", [False, True])
 def test_record_of_other_work_under_the_same_name_is_no_answer(
-    made: dict[str, Any], mode: str, asked: dict[str, Any], clear_number: int, fenced: bool
+    recorded: dict[str, Any], mode: str, requested: dict[str, Any], clear_number: int, fenced: bool
 ) -> None:
     """Two tasks of a Dag run share a pipeline: the second is refused, and not told that its work is done."""
-    first = a_spec(**made)
+    first = a_spec(**recorded)
     ledger = Ledger(made_by(first, mode))
-    second = a_spec(**{**made, **asked}, clear_number=clear_number)
+    second = a_spec(**{**recorded, **requested}, clear_number=clear_number)
     assert ask(first, ledger, fenced=fenced).found
     with pytest.raises(ConfigurationError, match=r"other work with the same name.* own pipeline"):
         ask(second, ledger, fenced=fenced)

@@ -23,17 +23,17 @@ def test_what_is_left_is_what_was_there_without_what_is_skipped(
     """Each offset once; starts and ends as before, otherwise the cursor would be lost."""
     plan = a_plan(OffsetRange("t", 0, *first), OffsetRange("t", 1, *second))
     skip = [OffsetRange("t", partition, *bound) for partition, bound in skips]
-    found = without(plan, skip)
+    rest = without(plan, skip)
 
     def offsets(ranges: list[OffsetRange]) -> list[tuple[int, int]]:
         return [(r.partition, offset) for r in ranges for offset in range(r.start, r.end)]
 
-    gone = set(offsets(skip))
-    assert offsets(list(found.ranges)) == [one for one in offsets(list(plan.ranges)) if one not in gone]
-    assert (found.starts, found.ends) == (plan.starts, plan.ends)
-    said = [OffsetRange(r["topic"], r["partition"], r["start"], r["end"]) for r in found.accepted_loss]
-    assert set(offsets(said)) == gone & set(offsets(list(plan.ranges)))
-    assert len(found.notes) == len(said)
+    skipped = set(offsets(skip))
+    assert offsets(list(rest.ranges)) == [pair for pair in offsets(list(plan.ranges)) if pair not in skipped]
+    assert (rest.starts, rest.ends) == (plan.starts, plan.ends)
+    losses = [OffsetRange(r["topic"], r["partition"], r["start"], r["end"]) for r in rest.accepted_loss]
+    assert set(offsets(losses)) == skipped & set(offsets(list(plan.ranges)))
+    assert len(rest.notes) == len(losses)
 
 
 def test_a_plan_that_nothing_is_taken_out_of_is_the_same() -> None:
@@ -45,7 +45,7 @@ def test_a_plan_that_nothing_is_taken_out_of_is_the_same() -> None:
 
 def test_the_pieces_are_said() -> None:
     """A hole in the middle, and its entry in the record."""
-    found = without(a_plan(OffsetRange("t", 0, 5, 20)), [OffsetRange("t", 0, 8, 10)])
-    assert found.ranges == (OffsetRange("t", 0, 5, 8), OffsetRange("t", 0, 10, 20))
-    assert found.notes == ("t-0: offsets 8 to 9 are skipped (skip_offsets)",)
-    assert found.accepted_loss == ({"topic": "t", "partition": 0, "start": 8, "end": 10, "skipped": True},)
+    rest = without(a_plan(OffsetRange("t", 0, 5, 20)), [OffsetRange("t", 0, 8, 10)])
+    assert rest.ranges == (OffsetRange("t", 0, 5, 8), OffsetRange("t", 0, 10, 20))
+    assert rest.notes == ("t-0: offsets 8 to 9 are skipped (skip_offsets)",)
+    assert rest.accepted_loss == ({"topic": "t", "partition": 0, "start": 8, "end": 10, "skipped": True},)

@@ -60,29 +60,29 @@ OTHERS: dict[str, Any] = {
 
 def test_every_field_is_compared() -> None:
     """A new field without a comparison fails here."""
-    assert set(OTHERS) == {one.name for one in fields(WorkDefinition)} == AUTHORS | {"origin"}
+    assert set(OTHERS) == {field.name for field in fields(WorkDefinition)} == AUTHORS | {"origin"}
 
 
 @pytest.mark.parametrize("field", OTHERS)
 def test_each_field_alone_is_a_difference(field: str) -> None:
     """The text has the recorded and the requested value."""
-    (found,) = differences(WORK_OF, replace(WORK_OF, **{field: OTHERS[field]}))
-    assert found.field == field
-    assert found.recorded != found.current
-    assert "recorded" in str(found)
+    (difference,) = differences(WORK_OF, replace(WORK_OF, **{field: OTHERS[field]}))
+    assert difference.field == field
+    assert difference.recorded != difference.current
+    assert "recorded" in str(difference)
 
 
 def test_ranges_that_both_have_are_not_listed() -> None:
     """There may be hundreds."""
-    (found,) = differences(WORK_OF, replace(WORK_OF, ranges=(A, B)))
-    assert str(found) == "ranges: recorded no others, asked src-1 [0, 3)"
+    (difference,) = differences(WORK_OF, replace(WORK_OF, ranges=(A, B)))
+    assert str(difference) == "ranges: recorded no others, asked src-1 [0, 3)"
 
 
-@pytest.mark.parametrize("ours", ["", "here"])
-def test_origin_is_compared_where_both_name_one(ours: str) -> None:
+@pytest.mark.parametrize("origin", ["", "here"])
+def test_origin_is_compared_where_both_name_one(origin: str) -> None:
     """A record from before the setting counts, and so does one made with it."""
     assert differences(WORK_OF, replace(WORK_OF, origin="")) == []
-    assert differences(replace(WORK_OF, origin=""), replace(WORK_OF, origin=ours)) == []
+    assert differences(replace(WORK_OF, origin=""), replace(WORK_OF, origin=origin)) == []
 
 
 HOW = [
@@ -108,12 +108,12 @@ def test_order_and_lateness_are_no_part_of_the_work() -> None:
     )
     zone = dt.timezone(dt.timedelta(hours=5))
     same = Interval(DAY.start.astimezone(zone), DAY.end.astimezone(zone), dt.timedelta(0))
-    for one, other in ((DAY, same), (PartitionInterval("k", DAY), PartitionInterval("k", same))):
-        assert WorkDefinition.of(a_spec(ranges=one)) == WorkDefinition.of(a_spec(ranges=other))
+    for ranges, other in ((DAY, same), (PartitionInterval("k", DAY), PartitionInterval("k", same))):
+        assert WorkDefinition.of(a_spec(ranges=ranges)) == WorkDefinition.of(a_spec(ranges=other))
 
 
-def recorded(mode: str = "cursor", **asked: Any) -> Any:
-    spec = a_spec(**asked)
+def recorded(mode: str = "cursor", **changes: Any) -> Any:
+    spec = a_spec(**changes)
     return made_by(spec, mode, details={WORK: WorkDefinition.of(spec).to_dict()})
 
 
@@ -131,9 +131,11 @@ def test_refusal_lists_every_difference_and_is_final() -> None:
 @pytest.mark.parametrize("on_committed", ["skip", "accept", "reprocess"])
 def test_no_on_committed_answers_for_another_fence(on_committed: str) -> None:
     """Another transactional id does not fence this one, so the same run could be committed again."""
-    theirs, ours = (keys.cursor_transactional_id(one, "g") for one in ("staging", "prod"))
+    recorded_id, current_id = (keys.cursor_transactional_id(prefix, "g") for prefix in ("staging", "prod"))
     ledger = Ledger(recorded(prefix="staging"))
-    with pytest.raises(DifferentWork, match=f"committed under transactional id {theirs!r}, not {ours!r}"):
+    with pytest.raises(
+        DifferentWork, match=f"committed under transactional id {recorded_id!r}, not {current_id!r}"
+    ):
         ask(a_spec(prefix="prod", clear_number=1, on_committed=on_committed), ledger)
 
 
@@ -141,8 +143,8 @@ def test_who_waits_for_a_run_compares_what_he_says_of_it() -> None:
     """A sensor knows neither the sink nor the group."""
     record = recorded("explicit", sink_topic="out", origin="a", ranges=Explicit((A,)))
 
-    def wait(**said: Any) -> None:
-        named = as_named(record, said)
+    def wait(**given: Any) -> None:
+        named = as_named(record, given)
         assert named is not None
         laws.same_work(record, record.producer.transactional_id, named)
 
@@ -158,20 +160,20 @@ def test_who_waits_for_a_run_compares_what_he_says_of_it() -> None:
 def test_reprocessing_answers_only_where_the_run_itself_is_ours() -> None:
     """It did the requested work, but for a run that was made under another cursor."""
     first = recorded(sink_topic="out")
-    there = a_spec(sink_topic="new")
+    moved = a_spec(sink_topic="new")
     again = made_by(
-        there,
+        moved,
         "reprocess",
         run_key=keys.reprocess_key(first.run_key, 1),
         clear_number=1,
-        producer=ProducerIdentity(keys.reprocess_transactional_id(there, first.run_key), 2, 0),
-        details={WORK: WorkDefinition.of(there).to_dict()},
+        producer=ProducerIdentity(keys.reprocess_transactional_id(moved, first.run_key), 2, 0),
+        details={WORK: WorkDefinition.of(moved).to_dict()},
     )
     ledger = Ledger(first, again)
-    asked = replace(there, clear_number=2)
-    assert ask(asked, ledger).run_key == again.run_key
-    theirs, ours = (keys.cursor_transactional_id("airflow-eos", one) for one in ("g", "other"))
+    requested = replace(moved, clear_number=2)
+    assert ask(requested, ledger).run_key == again.run_key
+    recorded_id, current_id = (keys.cursor_transactional_id("airflow-eos", group) for group in ("g", "other"))
     for on_committed in ("skip", "fail", "accept"):
-        with pytest.raises(DifferentWork, match=f"transactional id {theirs!r}, not {ours!r}"):
-            ask(replace(asked, group_id="other", on_committed=on_committed), ledger)
-    assert not differences(WorkDefinition.of(asked), WorkDefinition.of(there))
+        with pytest.raises(DifferentWork, match=f"transactional id {recorded_id!r}, not {current_id!r}"):
+            ask(replace(requested, group_id="other", on_committed=on_committed), ledger)
+    assert not differences(WorkDefinition.of(requested), WorkDefinition.of(moved))

@@ -32,16 +32,16 @@ def catalogs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[SqlCatalog]]:
 
 @pytest.fixture(params=[IcebergLake, DeltaLake], ids=["iceberg", "delta"])
 def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[IcebergLake | DeltaLake]:
-    made = request.param(tmp_path)
-    yield made
-    made.close()
+    opened = request.param(tmp_path)
+    yield opened
+    opened.close()
 
 
 @pytest.fixture
 def iceberg(tmp_path: Path) -> Iterator[IcebergLake]:
-    made = IcebergLake(tmp_path)
-    yield made
-    made.close()
+    opened = IcebergLake(tmp_path)
+    yield opened
+    opened.close()
 
 
 @pytest.fixture

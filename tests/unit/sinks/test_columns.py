@@ -143,11 +143,11 @@ def as_spark_writes(places):
     return pa.StructArray.from_arrays(parts, fields=list(places.type), mask=places.is_null())
 
 
-@pytest.mark.parametrize("made", [lambda places: places, as_spark_writes], ids=["by Arrow", "by Spark"])
-def test_a_null_has_none_of_the_fields_that_are_required_in_it(made):
+@pytest.mark.parametrize("as_written", [lambda places: places, as_spark_writes], ids=["by Arrow", "by Spark"])
+def test_a_null_has_none_of_the_fields_that_are_required_in_it(as_written):
     """At any depth, in a slice, and in a column that is left out: Parquet takes no null in such a field."""
     row = {"x": 1, "names": ["a"], "in": {"y": True}}
-    places = made(pa.array([row, None, row, None], PLACE))
+    places = as_written(pa.array([row, None, row, None], PLACE))
     offsets = [0, 2, 2, 4]
     rows = pa.table(
         {

@@ -111,9 +111,9 @@ def test_partition_values_are_those_of_other_writers(tmp_path, column):
     """Moments differ: they include their zone, as the protocol requires."""
     lake = DeltaLake(tmp_path, COLUMNS, partition_by=[column])
     deltalake.write_deltalake(str(lake.folder), pa.Table.from_pylist(ROWS[:1], COLUMNS), mode="append")
-    (theirs,) = [add["partitionValues"][column] for add in lake.added()]
-    (ours,) = partition_texts(pa.Table.from_pylist(ROWS[:1], COLUMNS).column(column)).to_pylist()
-    assert ours == (theirs if column != "at" else "2024-02-29T23:59:59.600007Z")
+    (foreign,) = [add["partitionValues"][column] for add in lake.added()]
+    (own,) = partition_texts(pa.Table.from_pylist(ROWS[:1], COLUMNS).column(column)).to_pylist()
+    assert own == (foreign if column != "at" else "2024-02-29T23:59:59.600007Z")
 
 
 def test_an_empty_text_in_a_partition_column_is_refused(tmp_path):
@@ -203,11 +203,11 @@ def test_a_store_is_asked_for_many_data_files_at_the_same_time(tmp_path, monkeyp
     together = threading.Barrier(8, timeout=10)
     real = DeltaStorageHandler.get_file_info
 
-    def asked(handler, paths):
+    def get_file_info(handler, paths):
         together.wait()
         return real(handler, paths)
 
-    monkeypatch.setattr(DeltaStorageHandler, "get_file_info", asked)
+    monkeypatch.setattr(DeltaStorageHandler, "get_file_info", get_file_info)
     assert published(lake, [{**ROWS[1], "tiny": number} for number in range(8)]).files == 8
 
 

@@ -55,12 +55,12 @@ def cleaned_up(lake):
     """Write a checkpoint and clean up: the log's entries are gone, and the history with them."""
     append(lake)
     log = lake.folder / "_delta_log"
-    for entry in log.glob("*.json"):
-        os.utime(entry, (0, 0))
+    for path in log.glob("*.json"):
+        os.utime(path, (0, 0))
     lake.table.create_checkpoint()
     lake.table.cleanup_metadata()
     assert len(list(log.glob("*.json"))) == 1
-    assert all("eos.run-key" not in entry for entry in lake.table.history())
+    assert all("eos.run-key" not in commit for commit in lake.table.history())
 
 
 @pytest.mark.parametrize("maintain", [optimized, vacuumed, restored, cleaned_up])
@@ -267,11 +267,11 @@ def test_processes_that_race_for_the_same_claims_publish_each_once(delta):
         processes.Process(target=race, args=(delta.folder, worker, claims, start))
         for worker in range(workers)
     ]
-    for one in racing:
-        one.start()
-    for one in racing:
-        one.join(120)
-    assert [one.exitcode for one in racing] == [0] * workers
+    for process in racing:
+        process.start()
+    for process in racing:
+        process.join(120)
+    assert [process.exitcode for process in racing] == [0] * workers
     assert names(delta) == {
         **{f"run/p/{claim}": 2 for claim in claims},
         **{f"foreign-{worker}": len(claims) for worker in range(workers)},

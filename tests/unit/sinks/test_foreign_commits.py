@@ -82,9 +82,9 @@ def test_commits_of_runs_are_not_named(iceberg, delta):
         zombie = Attempt(lake, "run/p/2", 20)
         assert zombie.publisher.settle(zombie.claim) is None
     assert check_of(iceberg, "other writers").found == "none in the last 2 commits"
-    found = check_of(delta, "other writers").found
-    assert found.startswith("in the last 3 commits, beside runs: 1 x CREATE TABLE by")
-    assert ";" not in found
+    commits = check_of(delta, "other writers").found
+    assert commits.startswith("in the last 3 commits, beside runs: 1 x CREATE TABLE by")
+    assert ";" not in commits
 
 
 def test_commits_of_one_kind_are_counted_and_only_the_last_are_read(lake, monkeypatch):

@@ -83,13 +83,13 @@ def published(lake: IcebergLake, rows: pa.Table) -> list[dict[str, Any]]:
     claim = Claim("run/p/1", "cursor", 10, version.layout, lasting=True)
     receipt = Publisher(sink, lambda _: frozenset()).publish(claim, writer.write(writer.columns(rows)))
     files = [task.file.file_path for task in lake.table.scan().plan_files()]
-    found = (
+    read = (
         duckdb.sql(f"SELECT * FROM read_parquet({files}, hive_partitioning = false) ORDER BY 1")
         .to_arrow_table()
         .to_pylist()
     )
-    assert len(found) == receipt.rows == rows.num_rows
-    return found
+    assert len(read) == receipt.rows == rows.num_rows
+    return read
 
 
 @pytest.mark.parametrize(
@@ -168,11 +168,11 @@ def test_null_and_empty_lists_and_maps_of_structs_stay_apart(tmp_path):
         }
     ).slice(1)
 
-    found = published(lake, rows)
+    read = published(lake, rows)
 
-    assert [row["l"] for row in found] == lists[1:]
-    assert [row["m"] for row in found] == maps[1:]
-    assert [row["s"] for row in found] == [
+    assert [row["l"] for row in read] == lists[1:]
+    assert [row["m"] for row in read] == maps[1:]
+    assert [row["s"] for row in read] == [
         {"items": items, "by_name": by_name} for items, by_name in zip(lists[1:], maps[1:], strict=True)
     ]
     assert "a" in str(lake.table.scan().to_arrow().schema.field("l").type)

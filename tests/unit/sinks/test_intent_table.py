@@ -36,13 +36,13 @@ class DroppableDatabase(Database):
 def place(request, tmp_path):
     """A table of each kind, which can be dropped and recreated."""
     if request.param == "postgres":
-        made = DroppableDatabase(request.getfixturevalue("postgres_server"))
-        made.create()
-        yield made
+        table = DroppableDatabase(request.getfixturevalue("postgres_server"))
+        table.create()
+        yield table
         return
-    made = {"iceberg": IcebergLake, "delta": DeltaLake}[request.param](tmp_path)
-    yield made
-    made.close()
+    table = {"iceberg": IcebergLake, "delta": DeltaLake}[request.param](tmp_path)
+    yield table
+    table.close()
 
 
 class Attempt(PublishingAttempt):

@@ -118,8 +118,8 @@ def record_of(database, attempt):
 
 def finding_of(database, record):
     connected = lambda table: replace(table, properties=database.properties)  # noqa: E731
-    found = table_finding(record, connected, lambda: None)
-    return found.outcome, found.found, found.detail
+    finding = table_finding(record, connected, lambda: None)
+    return finding.outcome, finding.found, finding.detail
 
 
 def test_rows_of_a_run_are_compared_with_its_record(database):

@@ -184,8 +184,8 @@ def test_a_commit_that_fails_leaves_no_connection(database, monkeypatch):
 
     assert (attempt.commits, failures) == (2, [])
     assert database.counts() == {"run/p/1": 2}
-    ours = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'airflow-eos'"
-    wait_until(lambda: database.sql(ours) == [["0"]])
+    query = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'airflow-eos'"
+    wait_until(lambda: database.sql(query) == [["0"]])
 
 
 def test_a_claim_that_was_not_published_is_barred(database):
@@ -642,9 +642,9 @@ def test_what_an_attempt_left_behind_is_dropped_by_the_next_one_at_the_run(datab
 
     last = sink.writer(version, "a" * 20)
 
-    there = set(database.staging())
-    assert not {first.staging, old} & there
-    assert {beside.staging, last.staging, foreign.staging} <= there
+    staged = set(database.staging())
+    assert not {first.staging, old} & staged
+    assert {beside.staging, last.staging, foreign.staging} <= staged
     sink.close()
     assert {beside.staging, last.staging, foreign.staging} & set(database.staging()) == {foreign.staging}
 
@@ -948,7 +948,7 @@ IGNORES_CASE = "CREATE COLLATION {s}.ci (provider = icu, locale = 'und-u-ks-leve
 
 @pytest.mark.parametrize("beside", ["", "CREATE UNIQUE INDEX ON {t} (k)"])
 @pytest.mark.parametrize(
-    ("made", "columns", "index"),
+    ("statements", "columns", "index"),
     [
         (FOLDING, "k text", "k {s}.folding"),
         (FOLDING, "k varchar(9)", "k {s}.folding"),
@@ -957,11 +957,11 @@ IGNORES_CASE = "CREATE COLLATION {s}.ci (provider = icu, locale = 'und-u-ks-leve
         (IGNORES_CASE + "; CREATE DOMAIN {s}.d AS text COLLATE {s}.ci", "k {s}.d", "k"),
     ],
 )
-def test_values_that_the_unique_index_holds_equal_are_one_key(database, made, columns, index, beside):
+def test_values_that_the_unique_index_holds_equal_are_one_key(database, statements, columns, index, beside):
     """Its operator class and collation decide, even if another index has different ones."""
     names = {"s": database.schema, "t": database.table}
     try:
-        database.sql(made.format(**names))
+        database.sql(statements.format(**names))
     except EmbeddedServerError as error:
         if NO_ICU not in str(error):
             raise
@@ -1158,13 +1158,13 @@ def test_a_partitioned_table_is_written(database):
 
 
 @pytest.mark.parametrize(
-    ("made", "of", "message"),
+    ("kind", "of", "message"),
     [
         ("UNLOGGED TABLE", "", r"its partition \S+\.b is unlogged, .* ALTER TABLE \S+\.b SET LOGGED"),
         ("FOREIGN TABLE", "SERVER {s}", r"its partition \S+\.b is a view, a foreign table"),
     ],
 )
-def test_a_partition_that_cannot_hold_rows_for_good_is_refused(database, made, of, message):
+def test_a_partition_that_cannot_hold_rows_for_good_is_refused(database, kind, of, message):
     """At any depth: the rows are in the partitions."""
     s = database.schema
     database.sql(
@@ -1173,7 +1173,7 @@ def test_a_partition_that_cannot_hold_rows_for_good_is_refused(database, made, o
         f"CREATE TABLE {database.table} (id bigint, name text) PARTITION BY LIST (name); "
         f"CREATE TABLE {s}.logged PARTITION OF {database.table} FOR VALUES IN ('run/p/1'); "
         f"CREATE TABLE {s}.a PARTITION OF {database.table} DEFAULT PARTITION BY LIST (id); "
-        f"CREATE {made} {s}.b PARTITION OF {s}.a DEFAULT {of.format(s=s)}"
+        f"CREATE {kind} {s}.b PARTITION OF {s}.a DEFAULT {of.format(s=s)}"
     )
     with pytest.raises(UnknownTable, match=message):
         Attempt(database)

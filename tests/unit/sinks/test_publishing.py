@@ -119,11 +119,13 @@ def test_data_files_that_are_gone_are_not_published(lake, tmp_path, lost):
     """Executors may not share the folder, or a clean-up removed orphans: no reader could open the table."""
     attempt = Attempt(lake)
     attempt.files = [*attempt.files, *Attempt(lake).files]
-    gone = sorted(tmp_path.rglob("*.parquet"))
-    for path in gone[: None if lost == "all" else 1]:
+    files = sorted(tmp_path.rglob("*.parquet"))
+    for path in files[: None if lost == "all" else 1]:
         path.unlink()
 
-    with pytest.raises(StagedRowsLost, match=f"{2 if lost == 'all' else 1} of 2 data files .*{gone[0].name}"):
+    with pytest.raises(
+        StagedRowsLost, match=f"{2 if lost == 'all' else 1} of 2 data files .*{files[0].name}"
+    ):
         attempt.publish()
     assert (attempt.commits, names(lake)) == (1, {})
 
@@ -291,8 +293,8 @@ def test_a_run_whose_word_was_taken_out_of_the_property_is_asked_of_the_ledger(i
 
     def finished():
         successor.publish()
-        for one in (other, zombie):
-            one.committed.add("interval/p/1")
+        for attempt in (other, zombie):
+            attempt.committed.add("interval/p/1")
         other.publish()
 
     zombie.before_commit = finished
@@ -482,7 +484,7 @@ def test_partitions_are_written_apart(iceberg):
 
     assert (receipt.files, receipt.rows) == (2, 3)
     table = iceberg.table
-    assert sorted(one["partition"]["name"] for one in table.inspect.files().to_pylist()) == ["a", "b"]
+    assert sorted(file["partition"]["name"] for file in table.inspect.files().to_pylist()) == ["a", "b"]
     assert table.scan(row_filter="name == 'a'").to_arrow().num_rows == 2
 
 

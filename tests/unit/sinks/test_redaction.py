@@ -253,7 +253,7 @@ def postgres_table(properties):
     return PostgresTable("public.t", connection="warehouse", properties=properties)
 
 
-def told(caught, caplog):
+def log_text(caught, caplog):
     """Return everything that a task's log has about an error."""
     return "".join(traceback.format_exception(caught.value)) + caplog.text
 
@@ -264,7 +264,7 @@ def test_no_error_of_a_database_holds_the_password(caplog):
         sink = PostgresSink(postgres_table(properties), "eos.p")
         with pytest.raises(OutcomeUnknown, match=r"127\.0\.0\.1.*no route for password=<password>") as caught:
             sink.load()
-    assert PASSWORD not in told(caught, caplog)
+    assert PASSWORD not in log_text(caught, caplog)
 
 
 def test_without_the_redaction_the_error_of_a_database_holds_the_password(monkeypatch):
@@ -286,7 +286,7 @@ def test_what_a_statement_is_refused_with_does_not_hold_the_password(database, c
     attempt = test_postgres_publishing.Attempt(database, properties=properties)
     with pytest.raises(TableRefused, match="no route for password=<password>") as caught:
         attempt.publish()
-    assert PASSWORD not in told(caught, caplog)
+    assert PASSWORD not in log_text(caught, caplog)
 
 
 @pytest.mark.parametrize(
@@ -298,7 +298,7 @@ def test_what_libpq_cannot_read_is_not_repeated(properties, caplog):
     """It quotes the value that it cannot parse."""
     with pytest.raises((ConfigurationError, OutcomeUnknown, TableRefused)) as caught:
         PostgresSink(postgres_table(properties), "eos.p").load()
-    assert PASSWORD not in told(caught, caplog)
+    assert PASSWORD not in log_text(caught, caplog)
 
 
 @pytest.mark.process
@@ -318,7 +318,7 @@ def test_no_error_of_staging_and_publishing_holds_the_password(database, caplog,
         ):
             with pytest.raises(EosError, match="no route for password=<password>") as caught:
                 call()
-            assert PASSWORD not in told(caught, caplog)
+            assert PASSWORD not in log_text(caught, caplog)
         attempt.sink.close()
     assert "staged rows were not dropped" in caplog.text
     assert PASSWORD not in caplog.text

@@ -299,7 +299,7 @@ def test_all_rounds_and_reprocessings_are_replaced_that_are_not_yet():
     """Two rounds, a reprocessing that appended, one that replaced the three, one without rows."""
     records = [of_table(1), of_table(2), of_table(3), of_table(4, replaced=[1, 2, 3]), of_table(5, rows=0)]
     rows = [
-        [one.snapshot for one in earlier_rows(records[:n], "iceberg:c/db.t", None, "u")] for n in (1, 3, 4, 5)
+        [row.snapshot for row in earlier_rows(records[:n], "iceberg:c/db.t", None, "u")] for n in (1, 3, 4, 5)
     ]
     assert rows == [[1], [1, 2, 3], [4], [4]]
 

@@ -22,7 +22,7 @@ READ = [OffsetRange("a", 0, 10, 20), OffsetRange("a", 1, 5, 5), OffsetRange("a",
 
 
 def holds(ranges: Sequence[OffsetRange], partition: int, offset: int) -> bool:
-    return any(one.partition == partition and one.start <= offset < one.end for one in ranges)
+    return any(r.partition == partition and r.start <= offset < r.end for r in ranges)
 
 
 @pytest.mark.parametrize(("partition", "offset"), [(0, 10), (0, 19), (2, 0), (2, 517), (2, 999)])
@@ -40,9 +40,9 @@ def test_one_record_is_found_wherever_it_is(partition: int, offset: int) -> None
 
 def test_what_raises_together_only_is_not_narrowed_further() -> None:
     """The result is the smallest part that raised, which may have several ranges."""
-    found = failing_part(READ, lambda part: holds(part, 2, 3) and holds(part, 2, 200), 60).ranges
-    assert found
-    assert all(holds(found, 2, offset) for offset in (3, 200))
+    failing = failing_part(READ, lambda part: holds(part, 2, 3) and holds(part, 2, 200), 60).ranges
+    assert failing
+    assert all(holds(failing, 2, offset) for offset in (3, 200))
     assert failing_part(READ, lambda part: holds(part, 0, 10) and holds(part, 2, 999), 60).ranges == []
 
 
@@ -61,10 +61,10 @@ def test_only_record_of_all_needs_one_try() -> None:
 def test_search_ends_in_time_with_what_it_has() -> None:
     """A slow try is the last one."""
     seconds = iter(range(0, 1000, 5))
-    found = failing_part(READ, lambda part: holds(part, 2, 517), 45, clock=lambda: next(seconds))
-    assert 1 < sum(one.span for one in found.ranges) < 1010
-    assert holds(found.ranges, 2, 517)
-    assert found.cut_after == 45
+    failing = failing_part(READ, lambda part: holds(part, 2, 517), 45, clock=lambda: next(seconds))
+    assert 1 < sum(r.span for r in failing.ranges) < 1010
+    assert holds(failing.ranges, 2, 517)
+    assert failing.cut_after == 45
 
 
 @pytest.mark.parametrize("tries", [1, 2, 3, 7])
@@ -78,10 +78,10 @@ def test_what_a_cut_search_has_seen_does_not_read_like_a_finding(tries: int) -> 
         return len(done) < tries and holds(part, 2, 517)
 
     part = failing_part(READ, raises, 60, clock=lambda: next(clock))
-    where, way = named(part)
+    place, way = named(part)
     assert part.cut_after == 60
-    assert where.startswith(" somewhere in ")
-    assert "(the search for the record was given up after 60 s)" in where
+    assert place.startswith(" somewhere in ")
+    assert "(the search for the record was given up after 60 s)" in place
     assert way == ""
 
 
@@ -96,8 +96,8 @@ def test_halves_are_the_whole_in_order() -> None:
 
 def test_places_are_named_for_people() -> None:
     """One record, with the way to skip it; several, with their ranges; long lists are cut."""
-    where, way = named(FailingPart([OffsetRange("a", 0, 7, 8)]))
-    assert where == " at a-0, offset 7"
+    place, way = named(FailingPart([OffsetRange("a", 0, 7, 8)]))
+    assert place == " at a-0, offset 7"
     assert 'skip_offsets=[["a", 0, 7, 8]]' in way
     assert named(FailingPart(READ[:1] * 5)) == (
         " at " + "; ".join(["a-0, offsets 10 to 19"] * 3) + "; 2 more ranges",
@@ -119,7 +119,7 @@ def test_all_records_are_found_wherever_they_are() -> None:
     tries = []
 
     def counted(part: Sequence[OffsetRange]) -> str | None:
-        tries.append(sum(one.span for one in part))
+        tries.append(sum(r.span for r in part))
         return why(part)
 
     assert failing_records(READ, counted, 6, 60) == FailingRecords(RECORDS)
@@ -129,17 +129,17 @@ def test_all_records_are_found_wherever_they_are() -> None:
 
 def test_the_search_ends_with_one_record_more_than_allowed() -> None:
     """The first ones, in the order of the ranges."""
-    found = failing_records(READ, why, 3, 60)
-    assert found.records == RECORDS[:4]
-    assert (found.cut_after, found.is_not_one_record) == (None, False)
+    failing = failing_records(READ, why, 3, 60)
+    assert failing.records == RECORDS[:4]
+    assert (failing.cut_after, failing.is_not_one_record) == (None, False)
 
 
 def test_a_record_is_named_only_where_it_raises_alone() -> None:
     """Two records that raise only together are not named, nor is one if a process raises without any."""
-    found = failing_records(
+    failing = failing_records(
         READ, lambda part: "why" if holds(part, 0, 12) and holds(part, 2, 3) else None, 9, 60
     )
-    assert found == FailingRecords([], is_not_one_record=True)
+    assert failing == FailingRecords([], is_not_one_record=True)
     assert failing_records(READ, lambda _: "why", 9, 60) == FailingRecords([], is_not_one_record=True)
     assert failing_records(READ, lambda _: None, 9, 60).is_not_one_record
     answers = iter([None, "why"])  # an intermittent failure
@@ -157,10 +157,10 @@ def test_a_search_for_all_records_ends_in_time(cancelled: bool) -> None:
             raise RunFailed("the job was cancelled")
         return why(part)
 
-    found = failing_records(READ, slow, 6, 100, clock=lambda: next(seconds))
-    assert found.cut_after == 100
-    assert found.records == RECORDS[: len(found.records)]
-    assert found != FailingRecords(RECORDS)
+    failing = failing_records(READ, slow, 6, 100, clock=lambda: next(seconds))
+    assert failing.cut_after == 100
+    assert failing.records == RECORDS[: len(failing.records)]
+    assert failing != FailingRecords(RECORDS)
 
 
 def test_another_failure_in_a_try_is_the_runs() -> None:

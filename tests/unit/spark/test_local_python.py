@@ -23,7 +23,7 @@ def _elsewhere(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("master", "found"),
+    ("master", "expected"),
     [
         ("local", True),
         ("local[2]", True),
@@ -33,9 +33,9 @@ def _elsewhere(tmp_path, monkeypatch):
         ("", False),
     ],
 )
-def test_one_process_or_several(master, found):
+def test_one_process_or_several(master, expected):
     """The executors of a local cluster are separate processes."""
-    assert is_local(master) is found
+    assert is_local(master) is expected
 
 
 def test_the_same_interpreter_finds_the_same():
@@ -78,13 +78,13 @@ def session(master="local[2]", *, includes=(), added=False, environment=None, in
         master=master, listFiles=list(includes), environment=environment or {}, pythonExec="python"
     )
     context._jvm.System.getenv.return_value = inherited
-    found = mock.Mock(sparkContext=context)
-    found._jsparkSession.artifactManager().getPythonIncludes().isEmpty.return_value = not added
-    return found
+    fake = mock.Mock(sparkContext=context)
+    fake._jsparkSession.artifactManager().getPythonIncludes().isEmpty.return_value = not added
+    return fake
 
 
 @pytest.mark.parametrize(
-    ("found", "answer"),
+    ("spark", "answer"),
     [
         (session(), True),
         (session("spark://host:7077"), False),
@@ -93,16 +93,16 @@ def session(master="local[2]", *, includes=(), added=False, environment=None, in
         (session(added=True), False),
     ],
 )
-def test_files_of_the_session_come_first_in_its_tasks(monkeypatch, found, answer):
+def test_files_of_the_session_come_first_in_its_tasks(monkeypatch, spark, answer):
     """A cluster's files are unknown to this machine's Python."""
     monkeypatch.setattr(local_python, "ask", lambda *_: mock.Mock(result=lambda: True))
-    assert has_drivers_modules(found) is answer
+    assert has_drivers_modules(spark) is answer
 
 
 def test_both_paths_of_a_worker_are_asked_for(monkeypatch):
     """That of the session's settings, and that of the JVM."""
-    asked = mock.Mock()
-    monkeypatch.setattr(local_python, "ask", asked)
+    ask = mock.Mock()
+    monkeypatch.setattr(local_python, "ask", ask)
     has_drivers_modules(session(environment={"PYTHONPATH": "a"}, inherited="b"))
     has_drivers_modules(session())
-    assert asked.call_args_list == [mock.call("python", f"a{os.pathsep}b"), mock.call("python", "")]
+    assert ask.call_args_list == [mock.call("python", f"a{os.pathsep}b"), mock.call("python", "")]

@@ -49,8 +49,8 @@ def test_a_head_says_what_the_row_says(rows):
     for (_, element), (_, topic, partition, seq, records, batch) in zip(
         packed([sealed(rows)]), rows, strict=True
     ):
-        said, start = head(element)
-        assert said == (topic, partition, 7, 2**40 + 1, seq, records, None if batch is None else len(batch))
+        fields, start = head(element)
+        assert fields == (topic, partition, 7, 2**40 + 1, seq, records, None if batch is None else len(batch))
         assert batch is None or element[start:] == batch
 
 
@@ -61,8 +61,8 @@ def test_elements_sort_as_batches_stand_in_the_log(places):
     for topic, partition, task, seq in places:
         row = (0, topic, partition, seq, 1, b"")
         elements += [element for _, element in packed([sealed([row], task, 1)])]
-    found = [head(element)[0] for element in sorted(elements)]
-    assert [(h.topic, h.partition, h.seal_partition, h.seq) for h in found] == sorted(places)
+    heads = [head(element)[0] for element in sorted(elements)]
+    assert [(h.topic, h.partition, h.seal_partition, h.seq) for h in heads] == sorted(places)
 
 
 @given(ROWS)

@@ -29,13 +29,17 @@ def test_what_is_left_is_everything_else_in_order() -> None:
 
 def test_searches_add_up() -> None:
     """Both records and time; messages name the first record."""
-    one = SetAside().and_more(FailingRecords(at(7)), 20, RULE, "why")
-    two = one.and_more(FailingRecords(at(3)), 30, RULE, "why")
-    assert (two.records, two.seconds, str(two.records[0])) == (at(3, 7), 50, "a-0, offset 3: error 3")
+    first = SetAside().and_more(FailingRecords(at(7)), 20, RULE, "why")
+    second = first.and_more(FailingRecords(at(3)), 30, RULE, "why")
+    assert (second.records, second.seconds, str(second.records[0])) == (
+        at(3, 7),
+        50,
+        "a-0, offset 3: error 3",
+    )
 
 
 @pytest.mark.parametrize(
-    ("search", "said"),
+    ("search", "message"),
     [
         (
             FailingRecords(at(1, 2)),
@@ -46,9 +50,9 @@ def test_searches_add_up() -> None:
         (FailingRecords([]), "does not fail on any one record alone"),
     ],
 )
-def test_what_cannot_be_dead_letters_fails_the_run(search: FailingRecords, said: str) -> None:
+def test_what_cannot_be_dead_letters_fails_the_run(search: FailingRecords, message: str) -> None:
     """With the reason, and the first error."""
-    with pytest.raises(ProcessFailed, match=said):
+    with pytest.raises(ProcessFailed, match=message):
         SetAside(at(7), 20).and_more(search, 5, RULE, "ValueError: x")
 
 

@@ -30,16 +30,16 @@ def rows(columns, sink_topic="out", source_topics=("src",)):
 )
 def test_text_and_bytes_of_any_arrow_type_become_binary(kind):
     """polars and others prefer large and view types."""
-    found = rows({"value": pa.array(["a", None, ""]).cast(pa.binary()).cast(kind)})
-    assert found.column("value").to_pylist() == [b"a", None, b""]
-    assert found.schema.field("value").type == pa.binary()
+    converted = rows({"value": pa.array(["a", None, ""]).cast(pa.binary()).cast(kind)})
+    assert converted.column("value").to_pylist() == [b"a", None, b""]
+    assert converted.schema.field("value").type == pa.binary()
 
 
 def test_dictionaries_are_decoded():
     """They represent categories of pandas and polars."""
     topic = pa.array(["dead", "src", "dead"]).dictionary_encode()
-    found = rows({"value": ["1", "2", "3"], "topic": topic})
-    assert found.column("topic").to_pylist() == ["dead", "out", "dead"]
+    converted = rows({"value": ["1", "2", "3"], "topic": topic})
+    assert converted.column("topic").to_pylist() == ["dead", "out", "dead"]
 
 
 @pytest.mark.parametrize("kind", [pa.large_string(), pa.string_view(), pa.binary_view(), pa.binary(1)])
@@ -64,8 +64,8 @@ def test_dictionaries_of_views_are_decoded(kind):
     """Arrow itself cannot decode them."""
     words = pa.array([b"a", None]).cast(kind)
     value = pa.DictionaryArray.from_arrays(pa.array([0, None, 1, 0], pa.uint32()), words)
-    found = rows({"value": pa.chunked_array([value.slice(1), value])})
-    assert found.column("value").to_pylist() == [None, None, b"a", b"a", None, None, b"a"]
+    converted = rows({"value": pa.chunked_array([value.slice(1), value])})
+    assert converted.column("value").to_pylist() == [None, None, b"a", b"a", None, None, b"a"]
 
 
 def test_numbers_in_an_array_that_is_filled_again_are_those_that_were_returned():
@@ -79,14 +79,14 @@ def test_numbers_in_an_array_that_is_filled_again_are_those_that_were_returned()
 def test_a_topic_that_was_read_and_none_mean_the_sink():
     """Otherwise an identity process would write to its own source."""
     topic = pa.array(["src", None, "other", "out"])
-    found = rows({"value": ["1"] * 4, "topic": topic})
-    assert found.column("topic").to_pylist() == ["out", "out", "other", "out"]
+    converted = rows({"value": ["1"] * 4, "topic": topic})
+    assert converted.column("topic").to_pylist() == ["out", "out", "other", "out"]
 
 
 def test_a_sink_that_is_also_read_stays_itself():
     """The topic is source and sink."""
-    found = rows({"value": ["1"], "topic": ["src"]}, sink_topic="src")
-    assert found.column("topic").to_pylist() == ["src"]
+    converted = rows({"value": ["1"], "topic": ["src"]}, sink_topic="src")
+    assert converted.column("topic").to_pylist() == ["src"]
 
 
 @pytest.mark.parametrize("unit", ["ms", "us", "ns"])
@@ -96,8 +96,10 @@ def test_timestamps_become_whole_milliseconds(unit):
     times = pa.array([WHEN, early, None], pa.timestamp("us", "UTC"))
     if unit == "ms":
         times = pa.array([WHEN.replace(microsecond=678_000)], pa.timestamp("ms", "Europe/Berlin"))
-    found = rows({"value": ["x"] * len(times), "timestamp": times.cast(pa.timestamp(unit, times.type.tz))})
-    assert found.column("timestamp").to_pylist() == [MILLISECONDS, -1, None][: len(times)]
+    converted = rows(
+        {"value": ["x"] * len(times), "timestamp": times.cast(pa.timestamp(unit, times.type.tz))}
+    )
+    assert converted.column("timestamp").to_pylist() == [MILLISECONDS, -1, None][: len(times)]
 
 
 @pytest.mark.parametrize(("unit", "per"), [("us", 1_000), ("ns", 1_000_000)])
@@ -105,16 +107,16 @@ def test_timestamps_at_the_limits_of_64_bits_become_milliseconds(unit, per):
     """Arrow's own rounding returns other values there, or raises."""
     limits = [-(2**63), -(2**63) + 1, -1, 0, 2**63 - 1, None]
     times = pa.array(limits, pa.int64()).cast(pa.timestamp(unit, "UTC"))
-    found = rows({"value": ["x"] * len(limits), "timestamp": times}).column("timestamp").to_pylist()
-    assert found == [None if one is None else one // per for one in limits]
+    converted = rows({"value": ["x"] * len(limits), "timestamp": times}).column("timestamp").to_pylist()
+    assert converted == [None if limit is None else limit // per for limit in limits]
 
 
 def test_headers_of_wider_types_are_taken():
     """Lists of structs with large strings, as polars makes them."""
     kind = pa.large_list(pa.struct([("key", pa.large_string()), ("value", pa.large_binary())]))
     headers = pa.array([[{"key": "h", "value": b"1"}], None], kind)
-    found = rows({"value": ["a", "b"], "headers": headers})
-    assert found.column("headers").to_pylist() == [[{"key": "h", "value": b"1"}], None]
+    converted = rows({"value": ["a", "b"], "headers": headers})
+    assert converted.column("headers").to_pylist() == [[{"key": "h", "value": b"1"}], None]
 
 
 def headers_of(*names):
@@ -155,8 +157,8 @@ def test_headers_that_a_cast_would_lose_are_refused(headers):
 )
 def test_headers_of_other_shapes_keep_their_values(headers, expected):
     """Maps, additional fields, empty lists and nulls without a type."""
-    found = rows({"value": ["a"], "headers": headers})
-    assert found.column("headers").to_pylist() == [expected]
+    converted = rows({"value": ["a"], "headers": headers})
+    assert converted.column("headers").to_pylist() == [expected]
 
 
 def test_pandas_frames_and_record_batches_are_taken():

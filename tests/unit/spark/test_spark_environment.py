@@ -40,7 +40,7 @@ def test_equal_versions_are_no_difference():
 
 
 @pytest.mark.parametrize(
-    ("name", "there"),
+    ("name", "version"),
     [
         ("python", "3.12"),
         ("numpy", "1.26.4"),
@@ -49,10 +49,10 @@ def test_equal_versions_are_no_difference():
         ("airflow_eos", "x"),
     ],
 )
-def test_a_difference_names_host_module_and_both_versions(name, there):
+def test_a_difference_names_host_module_and_both_versions(name, version):
     """One message lists everything there is to install."""
-    found = differences(MINE, [report(), report("h2", **{name: there})])
-    assert found == {"h2": {f"{name} is {there} (driver: {MINE[name]})"}}
+    mismatches = differences(MINE, [report(), report("h2", **{name: version})])
+    assert mismatches == {"h2": {f"{name} is {version} (driver: {MINE[name]})"}}
 
 
 def test_minor_versions_of_compiled_modules_may_differ():
@@ -67,8 +67,8 @@ def test_lz4_is_only_needed_by_its_codec():
 
 def test_a_sink_compressed_with_lz4_is_refused_before_the_run_where_an_executor_lacks_it(monkeypatch):
     """The error names the package; other codecs work there."""
-    mine = probe.versions(our_modules())
-    reports = [{**mine, "executor": "h1/1"}, {**mine, "executor": "h2/7", "lz4": probe.MISSING}]
+    versions = probe.versions(our_modules())
+    reports = [{**versions, "executor": "h1/1"}, {**versions, "executor": "h2/7", "lz4": probe.MISSING}]
     monkeypatch.setattr(preflight, "check_version", lambda _: None)
     monkeypatch.setattr(preflight, "_ask", lambda _: reports)
     monkeypatch.setattr(preflight, "is_connect", lambda _: False)
@@ -81,9 +81,11 @@ def test_a_sink_compressed_with_lz4_is_refused_before_the_run_where_an_executor_
 
 def test_a_daemon_that_has_imported_this_package_is_to_be_upgraded(monkeypatch):
     """Shipped code comes too late there; the usual advice, to install other packages, would not help."""
-    mine = probe.versions(our_modules())
+    versions = probe.versions(our_modules())
     monkeypatch.setattr(preflight, "check_version", lambda _: None)
-    monkeypatch.setattr(preflight, "_ask", lambda _: [{**mine, "executor": "h1/1", "airflow_eos": "older"}])
+    monkeypatch.setattr(
+        preflight, "_ask", lambda _: [{**versions, "executor": "h1/1", "airflow_eos": "older"}]
+    )
     monkeypatch.setattr(preflight, "_local_reports", lambda *_: None)
     monkeypatch.setattr(preflight, "local_python", lambda _: None)
     monkeypatch.setattr(preflight, "ship_code", lambda _: None)
@@ -105,7 +107,7 @@ class LocalSession:
 
 
 @pytest.mark.parametrize(
-    ("python", "said"),
+    ("python", "message"),
     [
         (
             "/bin/sh",
@@ -115,10 +117,10 @@ class LocalSession:
         (sys.executable, r"Install the driver's Python minor version"),
     ],
 )
-def test_a_local_session_with_another_python_names_both_and_the_remedy(python, said, monkeypatch):
+def test_a_local_session_with_another_python_names_both_and_the_remedy(python, message, monkeypatch):
     """A virtual environment that is not on PATH: Spark starts the first python3 it finds for tasks."""
     monkeypatch.setattr(preflight, "has_drivers_modules", lambda _: False)
-    with pytest.raises(EnvironmentMismatch, match=rf"No module named 'pyarrow'.*\. .*{said}"):
+    with pytest.raises(EnvironmentMismatch, match=rf"No module named 'pyarrow'.*\. .*{message}"):
         preflight.check_environment(LocalSession(python))
 
 
@@ -128,9 +130,14 @@ def test_a_local_session_with_the_drivers_modules_needs_no_job(monkeypatch):
     monkeypatch.setattr(preflight, "is_connect", lambda _: False)
     session = mock.Mock(version="4.2.0", sparkContext=mock.Mock(defaultParallelism=3))
     session.conf.get = lambda name, other="": {"spark.master": "local[3]"}.get(name, other)
-    found = preflight.check_environment(session)
-    assert (found.slots, len(found.executors), found.local, found.shipped) == (3, 1, True, False)
-    assert found.versions == probe.versions(our_modules())
+    environment = preflight.check_environment(session)
+    assert (environment.slots, len(environment.executors), environment.local, environment.shipped) == (
+        3,
+        1,
+        True,
+        False,
+    )
+    assert environment.versions == probe.versions(our_modules())
     session.range.assert_not_called()
 
 

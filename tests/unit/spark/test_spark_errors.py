@@ -76,8 +76,8 @@ class Py4JJavaError(Exception):
 
     def __str__(self):
         thrown = self.java_exception
-        told = f"{thrown.getName()}: {thrown.getMessage()}"
-        return f"An error occurred while calling o90.localCheckpoint.\n: {told}"
+        text = f"{thrown.getName()}: {thrown.getMessage()}"
+        return f"An error occurred while calling o90.localCheckpoint.\n: {text}"
 
 
 def classic(message, java="org.apache.spark.SparkException", condition=None, cause=None):
@@ -132,9 +132,9 @@ def test_an_error_of_ours_leaves_a_task_and_is_the_same_error_on_the_driver():
     with pytest.raises(TaskError) as caught, MARK.errors():
         raise OffsetsOutOfRange(message)
     text = f"Traceback\n airflow_eos.spark.errors.TaskError: {caught.value}\n\tat scala.Foo(Foo.scala)"
-    found = MARK.find(text)
-    assert type(found) is OffsetsOutOfRange
-    assert found.message == message
+    restored = MARK.find(text)
+    assert type(restored) is OffsetsOutOfRange
+    assert restored.message == message
 
 
 class PanicException(BaseException):
@@ -146,9 +146,9 @@ def test_a_failure_of_our_own_in_a_task_is_not_told_as_the_authors(error):
     """Errors of the author's function are ProcessFailed before they get here."""
     with pytest.raises(TaskError) as caught, MARK.errors():
         raise error
-    found = MARK.find(str(caught.value))
-    assert type(found) is RunFailed
-    assert found.message.startswith(f"a task failed outside of process: {type(error).__name__}: {error} (")
+    restored = MARK.find(str(caught.value))
+    assert type(restored) is RunFailed
+    assert restored.message.startswith(f"a task failed outside of process: {type(error).__name__}: {error} (")
 
 
 @pytest.mark.parametrize("error", [GeneratorExit, KeyboardInterrupt])
@@ -160,9 +160,9 @@ def test_what_ends_a_task_from_outside_is_no_failure_of_it(error):
 def test_the_classes_that_process_raised_travel_with_the_error():
     """Executors need not have Airflow: its exceptions are recognised by name."""
     names = ("airflow.sdk.exceptions.AirflowFailException", "builtins.Exception")
-    found = MARK.find(MARK.text(ProcessFailed("no", raised=names)))
-    assert isinstance(found, ProcessFailed)
-    assert found.raised == names
+    restored = MARK.find(MARK.text(ProcessFailed("no", raised=names)))
+    assert isinstance(restored, ProcessFailed)
+    assert restored.raised == names
 
 
 @pytest.mark.parametrize("name", [n for n in dir(exceptions) if isinstance(getattr(exceptions, n), type)])
@@ -176,9 +176,9 @@ def test_every_error_of_the_tree_can_travel(name):
 def test_a_message_that_was_cut_off_still_tells_its_type():
     """gRPC limits the size of an error text."""
     text = MARK.text(ProducerFenced("a newer attempt exists and " + "x" * 500))[:140]
-    found = MARK.find(text)
-    assert type(found) is ProducerFenced
-    assert str(found).startswith("a newer attempt exists")
+    restored = MARK.find(text)
+    assert type(restored) is ProducerFenced
+    assert str(restored).startswith("a newer attempt exists")
 
 
 def test_text_without_a_mark_holds_no_error_of_ours():
@@ -235,17 +235,17 @@ org.apache.spark.SparkException: EOFException occurred while reading the port nu
 
 
 @pytest.mark.parametrize(
-    ("said", "fix"),
+    ("words", "fix"),
     [
         ("OSError: AF_UNIX path too long", "leave spark.python.unix.domain.socket.enabled out"),
         ("ModuleNotFoundError: No module named 'pyspark'", "install it"),
     ],
 )
-def test_a_python_worker_that_does_not_start_is_described_by_its_own_words(said, fix):
+def test_a_python_worker_that_does_not_start_is_described_by_its_own_words(words, fix):
     """Not with Spark's message, which follows; a socket in a long folder has its own remedy."""
-    error = environment_error(on_connect(NO_WORKER.format(said=said)), "install it")
+    error = environment_error(on_connect(NO_WORKER.format(said=words)), "install it")
     assert type(error) is exceptions.EnvironmentMismatch
-    assert error.message.startswith(f"executors cannot run this package: {said}. ")
+    assert error.message.startswith(f"executors cannot run this package: {words}. ")
     assert fix in error.message
 
 
@@ -480,13 +480,13 @@ def test_what_cannot_be_sent_to_a_task_is_the_authors(spark_error):
 )
 def test_what_a_record_says_does_not_hide_what_spark_says(words):
     """The line shows Spark's condition, whatever the value contains."""
-    told = f'[CAST_INVALID_INPUT] The value \'{words}\' of the type "STRING" cannot be cast to "INT"'
+    message = f'[CAST_INVALID_INPUT] The value \'{words}\' of the type "STRING" cannot be cast to "INT"'
     number = "org.apache.spark.SparkNumberFormatException"
     for error in (
-        connect.NumberFormatException(told, errorClass="CAST_INVALID_INPUT"),
-        classic(told, number, "CAST_INVALID_INPUT"),
-        classic(f"{STAGE}{number}: {told}", cause=JavaThrowable(number, told, "CAST_INVALID_INPUT")),
-        on_connect(f"{STAGE}{number}: {told}"),
+        connect.NumberFormatException(message, errorClass="CAST_INVALID_INPUT"),
+        classic(message, number, "CAST_INVALID_INPUT"),
+        classic(f"{STAGE}{number}: {message}", cause=JavaThrowable(number, message, "CAST_INVALID_INPUT")),
+        on_connect(f"{STAGE}{number}: {message}"),
     ):
         assert "[CAST_INVALID_INPUT] The value '" in root_cause(error)
 
@@ -562,18 +562,18 @@ def test_any_exception_can_be_described_in_a_short_line_that_can_be_encoded(erro
 @KINDS
 def test_a_missing_checkpoint_block_asks_for_a_new_seal(spark_error):
     """The protocol seals again instead of giving up."""
-    said = "[CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND] Checkpoint block rdd_12_3 not found! Either the executor"
+    message = "[CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND] Checkpoint block rdd_12_3 not found! Either the executor"
     condition = "CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND"
-    assert type(send_error(spark_error(said, condition=condition), MARK)) is SealedBlockLost
-    in_task = spark_error(f"{STAGE}org.apache.spark.SparkException: {said}")
+    assert type(send_error(spark_error(message, condition=condition), MARK)) is SealedBlockLost
+    in_task = spark_error(f"{STAGE}org.apache.spark.SparkException: {message}")
     assert type(send_error(in_task, MARK)) is SealedBlockLost
 
 
 def test_a_checkpoint_that_a_server_forgot_asks_for_a_new_seal():
     """A condition below that of plans: the server knows the session, but not the DataFrame."""
     condition = "CONNECT_INVALID_PLAN.DATAFRAME_NOT_FOUND"
-    said = f"[{condition}] The Spark Connect plan is invalid. No DataFrame with id 7 is found"
-    assert type(send_error(on_connect(said, condition), MARK)) is SealedBlockLost
+    message = f"[{condition}] The Spark Connect plan is invalid. No DataFrame with id 7 is found"
+    assert type(send_error(on_connect(message, condition), MARK)) is SealedBlockLost
     of_4_0 = connect.InvalidPlanInput("No DataFrame with id 43a8c49b is found in the session bf83ae27")
     assert type(send_error(of_4_0, MARK)) is SealedBlockLost
 
@@ -636,10 +636,10 @@ GONE = [
 def test_a_server_that_is_gone_is_called_so(error):
     """The message blames neither the function nor the executors' environment; a retry helps."""
     for translate in (lambda e: process_error(e, MARK), lambda e: environment_error(e, "")):
-        found = translate(error)
-        assert type(found) is SparkUnavailable
-        assert "the Spark Connect server died, was restarted" in str(found)
-        assert str(error)[:40] in str(found)
+        translated = translate(error)
+        assert type(translated) is SparkUnavailable
+        assert "the Spark Connect server died, was restarted" in str(translated)
+        assert str(error)[:40] in str(translated)
     assert type(send_error(error, MARK)) is SessionLost
     assert "the Spark Connect server died" in str(send_error(error, MARK))
 
@@ -689,7 +689,7 @@ Caused by: java.io.IOException: Connection reset by peer
 
 def test_a_worker_whose_connection_broke_is_not_a_server_that_is_gone():
     """The server itself reports it: no other session is needed."""
-    found = process_error(on_connect(WORKER_DIED), ErrorMark())
-    assert type(found) is RunFailed
-    assert "Python worker exited unexpectedly" in found.message
+    translated = process_error(on_connect(WORKER_DIED), ErrorMark())
+    assert type(translated) is RunFailed
+    assert "Python worker exited unexpectedly" in translated.message
     assert isinstance(environment_error(on_connect(WORKER_DIED), "fix"), RunFailed)

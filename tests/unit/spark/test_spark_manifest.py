@@ -129,6 +129,6 @@ def test_the_first_dead_letter_of_the_first_task_is_told():
 
     rows = [(*row, None) for row in (own(0, 0, 0), own(1, 0, 0), own(2, 0, 0))]
     rows += [dead(2, 5, b'[["src", 2, 0, "b"]]'), dead(1, 1, b'[["src", 1, 9, "a"]]')]
-    found = count_blocks((0, *row) for row in rows)
-    assert (found.dead_letters, str(found.failing[0])) == (6, "src-1, offset 9: a")
-    assert found.targets == ()
+    counts = count_blocks((0, *row) for row in rows)
+    assert (counts.dead_letters, str(counts.failing[0])) == (6, "src-1, offset 9: a")
+    assert counts.targets == ()

@@ -15,10 +15,10 @@ def test_no_line_comes_after_the_one_that_says_done(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The stage ends while Spark is asked for its progress: that answer no longer matters."""
-    asked, answer = threading.Event(), threading.Event()
+    entered, answer = threading.Event(), threading.Event()
 
     def tasks() -> tuple[int, int]:
-        asked.set()
+        entered.set()
         answer.wait(60)
         return 1, 4
 
@@ -26,7 +26,7 @@ def test_no_line_comes_after_the_one_that_says_done(
     caplog.set_level(logging.INFO, stage_log.__name__)
     session: Any = None
     with stage_log.progress(session, "sealing", interval=0.01):
-        assert asked.wait(60)
+        assert entered.wait(60)
     answer.set()
     for thread in threading.enumerate():
         if thread.name == "airflow-eos-progress":

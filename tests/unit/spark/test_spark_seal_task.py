@@ -46,12 +46,12 @@ def run(sealer, batches, seal_partition=5, attempt_id=77):
 
 def values(rows):
     """Decode sealed rows: (topic, partition) -> values by seq."""
-    found = defaultdict(list)
+    decoded = defaultdict(list)
     sealed = [row for row in rows if row["batch"] is not None and row["topic"] is not None]
     for row in sorted(sealed, key=lambda r: r["seq"]):
         for raw in iter_batches(row["batch"], row["topic"], row["partition"]):
-            found[row["topic"], row["partition"]] += decode_batch(raw, check_crc=False).value.to_pylist()
-    return dict(found)
+            decoded[row["topic"], row["partition"]] += decode_batch(raw, check_crc=False).value.to_pylist()
+    return dict(decoded)
 
 
 def rows_of(count, start=0):
@@ -67,23 +67,23 @@ def rows_of(count, start=0):
 def test_every_row_is_in_one_batch_of_the_partition_its_key_chooses():
     """No row is lost or duplicated, and partitions are those of Java's producer."""
     batches = [rows_of(1000), rows_of(500, 1000)]
-    found = values(run(task(), batches))
+    sealed = values(run(task(), batches))
     table = pa.Table.from_batches(batches)
     wanted = defaultdict(list)
     chosen = partitions_for(1500, 3, topic="out", key=table.column("key"))
     for partition, value in zip(chosen.tolist(), table.column("value").to_pylist(), strict=True):
         wanted["out", partition].append(value)
-    assert found == dict(wanted)
+    assert sealed == dict(wanted)
 
 
 def test_order_is_kept_over_many_flushes(monkeypatch):
     """Batches of a target are numbered in the order of the rows."""
     monkeypatch.setattr(seal_module, "_FLUSH_ROWS", 100)
-    found = values(run(task(), [rows_of(60, start) for start in range(0, 3000, 60)]))
-    for part in found.values():
+    sealed = values(run(task(), [rows_of(60, start) for start in range(0, 3000, 60)]))
+    for part in sealed.values():
         numbers = [int(v) for v in part]
         assert numbers == sorted(numbers)
-    assert sum(map(len, found.values())) == 3000
+    assert sum(map(len, sealed.values())) == 3000
 
 
 def test_one_large_result_is_sealed_in_pieces():
@@ -104,10 +104,10 @@ def test_trailers_count_what_was_sealed():
     assert own["owner"] == 0
     assert (own["seq"], own["records"]) == (3, 1000)
     for place, trailer in trailers.items():
-        mine = [r for r in sealed if (r["topic"], r["partition"]) == place]
-        assert trailer["seq"] == len(mine)
-        assert trailer["records"] == sum(r["records"] for r in mine)
-        assert {r["owner"] for r in mine} == {trailer["owner"]}
+        batches = [r for r in sealed if (r["topic"], r["partition"]) == place]
+        assert trailer["seq"] == len(batches)
+        assert trailer["records"] == sum(r["records"] for r in batches)
+        assert {r["owner"] for r in batches} == {trailer["owner"]}
     assert {(r["seal_partition"], r["attempt_id"]) for r in rows} == {(5, 77)}
 
 
@@ -139,9 +139,9 @@ def test_a_partition_column_wins_over_the_key():
         }
     )
     by_key = int(partitions_for(1, 3, topic="out", key=pa.array([b"k1"]))[0])
-    found = values(run(task(), [batch]))
-    assert b"a" in found["out", 1]
-    assert b"b" in found["out", by_key]
+    sealed = values(run(task(), [batch]))
+    assert b"a" in sealed["out", 1]
+    assert b"b" in sealed["out", by_key]
 
 
 def test_tombstones_and_null_keys_are_sealed():
@@ -149,17 +149,17 @@ def test_tombstones_and_null_keys_are_sealed():
     batch = pa.record_batch(
         {"value": pa.array([None, b""], pa.binary()), "key": pa.array([b"gone", None], pa.binary())}
     )
-    found = [v for part in values(run(task(), [batch])).values() for v in part]
-    assert sorted(found, key=str) == sorted([None, b""], key=str)
+    sealed = [v for part in values(run(task(), [batch])).values() for v in part]
+    assert sorted(sealed, key=str) == sorted([None, b""], key=str)
 
 
 def test_null_keys_are_spread_over_all_partitions_and_flushes(monkeypatch):
     """The round-robin continues where the last flush stopped."""
     monkeypatch.setattr(seal_module, "_FLUSH_ROWS", 500)
     batches = [pa.record_batch({"value": pa.array([b"x"] * 500, pa.binary())}) for _ in range(12)]
-    found = values(run(task(), batches))
-    assert len(found) == 3
-    assert min(map(len, found.values())) > 1000
+    sealed = values(run(task(), batches))
+    assert len(sealed) == 3
+    assert min(map(len, sealed.values())) > 1000
 
 
 def test_a_retried_task_makes_the_same_batches():
@@ -242,7 +242,7 @@ def reading(process, monkeypatch, offsets, dead_letters=None):
     count = len(offsets)
     batch = pa.record_batch(
         {
-            "value": pa.array([str(one).encode() for one in offsets]),
+            "value": pa.array([str(offset).encode() for offset in offsets]),
             "topic": ["src"] * count,
             "partition": pa.array([3] * count, pa.int32()),
             "offset": pa.array(offsets, pa.int64()),
@@ -270,11 +270,12 @@ def test_the_record_on_which_an_arrow_process_raises_is_named(monkeypatch, wrong
             raise ValueError("cannot parse it")
         return batch.select(["value"])
 
-    said = error_of(parse, monkeypatch, [1, 2, 5, 6, 7, 40, 99])
+    message = error_of(parse, monkeypatch, [1, 2, 5, 6, 7, 40, 99])
     assert (
-        f"process failed at src-3, offset {wrong}, nothing was written: ValueError: cannot parse it" in said
+        f"process failed at src-3, offset {wrong}, nothing was written: ValueError: cannot parse it"
+        in message
     )
-    assert f'skip_offsets=[["src", 3, {wrong}, {wrong + 1}]] goes on behind it' in said
+    assert f'skip_offsets=[["src", 3, {wrong}, {wrong + 1}]] goes on behind it' in message
 
 
 @pytest.mark.parametrize("error", [MemoryError(), ModuleNotFoundError("no module named 'parser'")])
@@ -295,8 +296,8 @@ def test_an_error_on_no_records_is_the_authors_too(monkeypatch):
     def first(batch):
         return batch["value"][0]
 
-    said = error_of(first, monkeypatch, [])
-    assert "process failed on a batch without records, nothing was written: IndexError" in said
+    message = error_of(first, monkeypatch, [])
+    assert "process failed on a batch without records, nothing was written: IndexError" in message
 
 
 def test_records_that_only_fail_together_are_named_as_offsets(monkeypatch):
@@ -307,9 +308,9 @@ def test_records_that_only_fail_together_are_named_as_offsets(monkeypatch):
             raise ValueError("too many")
         return batch.select(["value"])
 
-    said = error_of(together, monkeypatch, [1, 2, 5])
-    assert "process failed at src-3, offsets 1 to 5, nothing was written: ValueError: too many" in said
-    assert "skip_offsets" not in said
+    message = error_of(together, monkeypatch, [1, 2, 5])
+    assert "process failed at src-3, offsets 1 to 5, nothing was written: ValueError: too many" in message
+    assert "skip_offsets" not in message
 
 
 def parse(batch):
@@ -329,11 +330,11 @@ def test_records_on_which_the_process_raises_are_dead_letters_and_all_others_are
     """Each once, in the order of reading."""
     sealing = reading(parse, monkeypatch, offsets, DeadLetterRule("dlq", 6))
     rows = pa.Table.from_batches(sealing.read_and_seal(0, 7), SCHEMA).to_pylist()
-    found = values(rows)
-    dead = found.pop(("dlq", 0))
-    assert [int(value) for value in dead] == [one for one in offsets if one < 0]
-    processed = sorted(int(v) for part in found.values() for v in part)
-    assert processed == sorted(one for one in offsets if one > 0)
+    sealed = values(rows)
+    dead = sealed.pop(("dlq", 0))
+    assert [int(value) for value in dead] == [offset for offset in offsets if offset < 0]
+    processed = sorted(int(v) for part in sealed.values() for v in part)
+    assert processed == sorted(offset for offset in offsets if offset > 0)
     (trailer,) = [row["records"] for row in rows if row["partition"] == DEAD_TRAILER_PARTITION]
     assert trailer == len(dead)
 
@@ -351,10 +352,10 @@ def test_a_dead_letter_is_the_record_with_error_and_place_in_its_headers():
         "headers": [{"key": "own", "value": b"x"}],
     }
     schema = pa.schema([*dead_letters.SCHEMA, ("partition", pa.int32()), ("offset", pa.int64())])
-    found = DeadLetters(DeadLetterRule("dlq", 1))
-    assert list(found.results(pa.RecordBatch.from_pylist([row], schema), parse, pytest.fail)) == []
-    (dead,) = found.batch().to_pylist()
-    headers = {one["key"]: one["value"] for one in dead.pop("headers")}
+    letters = DeadLetters(DeadLetterRule("dlq", 1))
+    assert list(letters.results(pa.RecordBatch.from_pylist([row], schema), parse, pytest.fail)) == []
+    (dead,) = letters.batch().to_pylist()
+    headers = {header["key"]: header["value"] for header in dead.pop("headers")}
     assert dead == {"key": b"k", "value": b"-1", "topic": "dlq", "timestamp": moment}
     assert headers.pop("error").startswith(b"ValueError: negative: b'-1' (")
     assert headers == {"own": b"x", "source.topic": b"src", "source.partition": b"3", "source.offset": b"7"}
@@ -362,10 +363,10 @@ def test_a_dead_letter_is_the_record_with_error_and_place_in_its_headers():
 
 def test_more_dead_letters_than_are_allowed_fail_the_run(monkeypatch):
     """The error has the first one, and the remedies, each once."""
-    said = error_of(parse, monkeypatch, [1, -2, -3, 4, -5], DeadLetterRule("dlq", 2))
-    assert "process failed on 3 records or more, and max_dead_letters is 2; nothing was written" in said
-    assert "The first: src-3, offset -2: ValueError: negative" in said
-    assert said.count("nothing was written") == said.count("orrect the function") == 1
+    message = error_of(parse, monkeypatch, [1, -2, -3, 4, -5], DeadLetterRule("dlq", 2))
+    assert "process failed on 3 records or more, and max_dead_letters is 2; nothing was written" in message
+    assert "The first: src-3, offset -2: ValueError: negative" in message
+    assert message.count("nothing was written") == message.count("orrect the function") == 1
 
 
 class AirflowFailException(Exception):
@@ -396,8 +397,8 @@ def test_what_is_no_fault_of_a_record_makes_no_dead_letter(monkeypatch, error):
     def broken(batch):
         raise error
 
-    said = error_of(broken, monkeypatch, [1, 2], DeadLetterRule("dlq", 100))
-    assert str(error) in said
+    message = error_of(broken, monkeypatch, [1, 2], DeadLetterRule("dlq", 100))
+    assert str(error) in message
 
 
 def test_what_fails_in_a_dead_letter_of_ours_is_not_the_authors(monkeypatch):
@@ -424,9 +425,9 @@ def test_what_a_result_raises_while_it_is_read_is_its_records(monkeypatch):
         return frame
 
     sealing = reading(mixed, monkeypatch, [1, -2, 3], DeadLetterRule("dlq", 6))
-    found = values(pa.Table.from_batches(sealing.read_and_seal(0, 7), SCHEMA).to_pylist())
-    assert found.pop(("dlq", 0)) == [b"-2"]
-    assert sorted(v for part in found.values() for v in part) == [b"1", b"3"]
+    sealed = values(pa.Table.from_batches(sealing.read_and_seal(0, 7), SCHEMA).to_pylist())
+    assert sealed.pop(("dlq", 0)) == [b"-2"]
+    assert sorted(v for part in sealed.values() for v in part) == [b"1", b"3"]
 
 
 @pytest.mark.parametrize(
@@ -464,12 +465,12 @@ def test_a_dead_letter_fits_its_topic_or_says_what_is_cut(monkeypatch, limit, he
     assert list(dead.results(pa.RecordBatch.from_pylist([row], schema), parse, pytest.fail)) == []
     assert sealer.fits(pa.Table.from_batches([dead.batch()]), target) == (limit > 300)
     (letter,) = dead.batch().to_pylist()
-    found = {one["key"]: one["value"] for one in letter["headers"]}
-    assert found["error"].startswith(b"ValueError: negative")
-    assert found["source.offset"] == b"7"
-    assert ("own" in found) == (headers is not None and limit == 20_000)
+    letter_headers = {header["key"]: header["value"] for header in letter["headers"]}
+    assert letter_headers["error"].startswith(b"ValueError: negative")
+    assert letter_headers["source.offset"] == b"7"
+    assert ("own" in letter_headers) == (headers is not None and limit == 20_000)
     whole = letter["value"] == row["value"]
     assert whole == (limit >= 5000)
-    cut = found.get("source.cut", b"").decode()
+    cut = letter_headers.get("source.cut", b"").decode()
     assert ("headers" in cut) == (headers is not None and limit < 20_000)
     assert ("value of 4001 bytes" in cut) == (not whole)

@@ -93,10 +93,10 @@ class FakeWire:
         if self.error is not None:
             raise self.error
         receipts = []
-        for where, found in batches.items():
-            self.written[where] = list(found)
-            records = sum(n for n, _ in self.written[where])
-            receipts.append(receipt(where.topic, where.partition, records, len(self.written[where])))
+        for place, blocks in batches.items():
+            self.written[place] = list(blocks)
+            records = sum(n for n, _ in self.written[place])
+            receipts.append(receipt(place.topic, place.partition, records, len(self.written[place])))
         return receipts
 
 
@@ -131,19 +131,19 @@ def test_a_streamed_task_writes_partition_after_partition(monkeypatch, attempt):
 
     def batches():
         yield rows((None, -1, 0, 1, 2, None))
-        for where in places:
-            taken.append((where, len(wire.written)))
-            given = [(where.topic, where.partition, i // 2, i % 2, 1, b"%d" % i) for i in range(4)]
-            yield rows(*given, (where.topic, where.partition, 1, 2, 2, None))
+        for place in places:
+            taken.append((place, len(wire.written)))
+            given = [(place.topic, place.partition, i // 2, i % 2, 1, b"%d" % i) for i in range(4)]
+            yield rows(*given, (place.topic, place.partition, 1, 2, 2, None))
 
     task = send_task(dict.fromkeys(places, (4, 4)), streamed=True)
-    found = [json.loads(a)["receipt"] for out in task(batches()) for a in out.column("answer").to_pylist()]
-    assert [(r["topic"], r["partition"], r["records"]) for r in found] == [
+    receipts = [json.loads(a)["receipt"] for out in task(batches()) for a in out.column("answer").to_pylist()]
+    assert [(r["topic"], r["partition"], r["records"]) for r in receipts] == [
         ("a", 0, 4),
         ("a", 1, 4),
         ("b", 0, 4),
     ]
-    assert all([d for _, d in wire.written[where]] == [b"0", b"1", b"2", b"3"] for where in places)
+    assert all([d for _, d in wire.written[place]] == [b"0", b"1", b"2", b"3"] for place in places)
     # A partition's rows are requested once the one before is written, apart from the one in hand.
     assert [count for _, count in taken] == [0, 0, 1]
 
@@ -163,18 +163,20 @@ def test_a_streamed_task_refuses_rows_in_another_order(monkeypatch, attempt, giv
     expected = {TopicPartition("a", 0): (2, 2), TopicPartition("a", 1): (1, 1)}
     if len(given) == 3:
         expected[TopicPartition("a", 0)] = (1, 1)
-    found = answers(send_task(expected, streamed=True), rows(*given))
+    replies = answers(send_task(expected, streamed=True), rows(*given))
     with pytest.raises(ProtocolViolation):
-        read_answers(found, SealedManifest(()))
+        read_answers(replies, SealedManifest(()))
 
 
 def test_a_streamed_task_tells_when_the_manifest_is_not_met(monkeypatch, attempt):
     """It knows the counts only after writing, so the run must abort."""
     attempt(0)
     FakeWire(monkeypatch)
-    found = answers(send_task({TopicPartition("a", 0): (2, 2)}, streamed=True), rows(("a", 0, 0, 0, 1, b"x")))
+    replies = answers(
+        send_task({TopicPartition("a", 0): (2, 2)}, streamed=True), rows(("a", 0, 0, 0, 1, b"x"))
+    )
     with pytest.raises(ProtocolViolation, match="must abort"):
-        read_answers(found, SealedManifest(()))
+        read_answers(replies, SealedManifest(()))
 
 
 def test_a_second_attempt_writes_nothing_and_raises(monkeypatch, attempt):
@@ -202,21 +204,21 @@ def test_a_failed_first_attempt_answers_instead_of_raising(monkeypatch, attempt,
     """Raising would make Spark start a second attempt."""
     attempt(0)
     FakeWire(monkeypatch, error)
-    found = answers(send_task({TopicPartition("out", 0): (1, 1)}), rows(("out", 0, 0, 0, 1, b"x")))
+    replies = answers(send_task({TopicPartition("out", 0): (1, 1)}), rows(("out", 0, 0, 0, 1, b"x")))
     manifest = SealedManifest((SealedTarget("out", 0, 1, 1, 1),))
     with pytest.raises(
         ProducerFenced if isinstance(error, ProducerFenced) else SendError, match=re.escape(str(error))
     ):
-        read_answers(found, manifest)
+        read_answers(replies, manifest)
 
 
 def test_blocks_that_differ_from_the_manifest_are_not_written(monkeypatch, attempt):
     """The check precedes the first byte."""
     attempt(0)
     wire = FakeWire(monkeypatch)
-    found = answers(send_task({TopicPartition("out", 0): (2, 2)}), rows(("out", 0, 0, 0, 1, b"x")))
+    replies = answers(send_task({TopicPartition("out", 0): (2, 2)}), rows(("out", 0, 0, 0, 1, b"x")))
     with pytest.raises(ProtocolViolation, match="manifest"):
-        read_answers(found, SealedManifest((SealedTarget("out", 0, 2, 2, 1),)))
+        read_answers(replies, SealedManifest((SealedTarget("out", 0, 2, 2, 1),)))
     assert wire.written == {}
 
 
@@ -226,9 +228,9 @@ def test_rows_of_another_seal_attempt_are_not_written(monkeypatch, attempt):
     wire = FakeWire(monkeypatch)
     given = [("out", 0, 0, 0, 1, b"x"), ("out", 0, 1, 0, 1, b"y")]
     batches = [rows(given[0]), rows(given[1], attempts={1: 999})]
-    found = answers(send_task({TopicPartition("out", 0): (2, 2)}), *batches)
+    replies = answers(send_task({TopicPartition("out", 0): (2, 2)}), *batches)
     with pytest.raises(SealedBlockLost, match=r"seal task 1 are of attempt 999, .* of attempt 101"):
-        read_answers(found, SealedManifest((SealedTarget("out", 0, 2, 2, 1),)))
+        read_answers(replies, SealedManifest((SealedTarget("out", 0, 2, 2, 1),)))
     assert wire.written == {}
 
 
@@ -236,9 +238,9 @@ def test_an_owner_that_holds_only_trailers_of_another_attempt_says_so(monkeypatc
     """Its batches went elsewhere: this also means another copy, and requires a new seal."""
     attempt(0)
     FakeWire(monkeypatch, AssertionError("must not connect"))
-    found = answers(send_task(), rows((None, -1, 0, 0, 0, None), attempts={0: 999}))
+    replies = answers(send_task(), rows((None, -1, 0, 0, 0, None), attempts={0: 999}))
     with pytest.raises(SealedBlockLost, match="attempt 999"):
-        read_answers(found, SealedManifest((SealedTarget("out", 0, 2, 2, 1),)))
+        read_answers(replies, SealedManifest((SealedTarget("out", 0, 2, 2, 1),)))
 
 
 def test_a_streamed_task_ends_at_rows_of_another_seal_attempt(monkeypatch, attempt):
@@ -252,10 +254,10 @@ def test_a_streamed_task_ends_at_rows_of_another_seal_attempt(monkeypatch, attem
         rows(("b", 0, 1, 0, 1, b"y"), attempts={1: 999}),
     ]
     task = send_task(dict.fromkeys((first, second), (2, 2)), streamed=True)
-    found = answers(task, *batches)
-    assert len(found) == 1
+    replies = answers(task, *batches)
+    assert len(replies) == 1
     with pytest.raises(SealedBlockLost, match="seal task 1 are of attempt 999"):
-        read_answers(found, SealedManifest(()))
+        read_answers(replies, SealedManifest(()))
     assert sorted(wire.written) == [first]
 
 
@@ -268,16 +270,16 @@ def test_a_task_without_batches_answers_nothing(monkeypatch, attempt):
 
 def test_receipts_come_back_sorted():
     """In whatever order the tasks finish."""
-    found = [json.dumps({"receipt": receipt("out", p, 5).to_dict()}) for p in (2, 0, 1)]
+    replies = [json.dumps({"receipt": receipt("out", p, 5).to_dict()}) for p in (2, 0, 1)]
     manifest = SealedManifest(tuple(SealedTarget("out", p, 5, 1, 1) for p in range(3)))
-    assert [r.partition for r in read_answers(found, manifest)] == [0, 1, 2]
+    assert [r.partition for r in read_answers(replies, manifest)] == [0, 1, 2]
 
 
 def test_two_receipts_for_one_partition_are_refused():
     """Two tasks wrote it: content is unknown."""
-    found = [json.dumps({"receipt": receipt("out", 0, 5).to_dict()})] * 2
+    replies = [json.dumps({"receipt": receipt("out", 0, 5).to_dict()})] * 2
     with pytest.raises(DuplicateReceipt, match="out-0"):
-        read_answers(found, SealedManifest((SealedTarget("out", 0, 5, 1, 1),)))
+        read_answers(replies, SealedManifest((SealedTarget("out", 0, 5, 1, 1),)))
 
 
 def test_a_missing_receipt_is_an_error():
@@ -289,11 +291,11 @@ def test_a_missing_receipt_is_an_error():
 
 def test_the_cause_is_shown_rather_than_what_other_tasks_saw_of_it():
     """Many tasks are fenced because one was late."""
-    found = [
+    replies = [
         json.dumps({"error": error_to_dict(e)}) for e in (ProducerFenced("47"), DeliveryTimedOut("slow"))
     ]
     with pytest.raises(DeliveryTimedOut, match="slow"):
-        read_answers(found, SealedManifest(()))
+        read_answers(replies, SealedManifest(()))
 
 
 @pytest.mark.parametrize("ahead", [280.0, -280.0])

@@ -27,10 +27,10 @@ class Session:
 def test_the_last_of_two_runs_restores_the_session(before, second, first_ends_first):
     """Until then, the other one keeps its settings."""
     spark = Session(**before)
-    one, two = ExitStack(), ExitStack()
-    one.enter_context(settings(spark, {"rows": "64"}))
-    two.enter_context(settings(spark, {"rows": second}))
-    (one if first_ends_first else two).close()
+    first_run, second_run = ExitStack(), ExitStack()
+    first_run.enter_context(settings(spark, {"rows": "64"}))
+    second_run.enter_context(settings(spark, {"rows": second}))
+    (first_run if first_ends_first else second_run).close()
     assert spark.conf == {"rows": second if first_ends_first else "64"}
-    (two if first_ends_first else one).close()
+    (second_run if first_ends_first else first_run).close()
     assert spark.conf == before

@@ -75,16 +75,16 @@ def test_packed_slices_tile_the_ranges_exactly_and_in_order(wanted, slots):
     joined = []
     for together in tasks:
         assert together
-        places = [one.topic_partition for one in together]
+        places = [piece.topic_partition for piece in together]
         assert len(set(places)) == len(places)
-        for one in together:
-            assert one.span > 0
+        for piece in together:
+            assert piece.span > 0
             last = joined[-1] if joined else None
-            if last is not None and last.topic_partition == one.topic_partition:
-                assert last.end == one.start
-                joined[-1] = OffsetRange(one.topic, one.partition, last.start, one.end)
+            if last is not None and last.topic_partition == piece.topic_partition:
+                assert last.end == piece.start
+                joined[-1] = OffsetRange(piece.topic, piece.partition, last.start, piece.end)
             else:
-                joined.append(one)
+                joined.append(piece)
     assert joined == [r for r in wanted if r.span]
 
 
@@ -95,8 +95,8 @@ def test_packed_tasks_are_about_even_and_enough(wanted, slots):
     slices = plan_slices(wanted, slots)
     tasks = pack_slices(slices, slots)
     assert min(len(slices), slots) <= len(tasks) <= len(slices)
-    weights = [sum(one.span + SLICE_COST for one in together) for together in tasks]
-    heaviest = max((one.span + SLICE_COST for one in slices), default=0)
+    weights = [sum(piece.span + SLICE_COST for piece in together) for together in tasks]
+    heaviest = max((piece.span + SLICE_COST for piece in slices), default=0)
     share = min(PACKED_WEIGHT, sum(weights) / (2 * slots))
     assert all(weight <= share + 2 * heaviest for weight in weights)
 
@@ -112,13 +112,13 @@ def test_two_thousand_small_partitions_are_a_handful_of_tasks():
 def test_large_partitions_keep_a_task_each():
     """Half a million offsets are worth a task, however many there are."""
     slices = [OffsetRange("t", p, 0, 500_000) for p in range(40)]
-    assert pack_slices(slices, 2) == tuple((one,) for one in slices)
+    assert pack_slices(slices, 2) == tuple((piece,) for piece in slices)
 
 
 def test_few_small_partitions_keep_a_task_each():
     """A process that is slow for each record uses all cores, as before."""
     slices = [OffsetRange("t", p, 0, 10) for p in range(4)]
-    assert pack_slices(slices, 2) == tuple((one,) for one in slices)
+    assert pack_slices(slices, 2) == tuple((piece,) for piece in slices)
 
 
 def _fails(records):

@@ -90,7 +90,7 @@ def test_topics_of_rows_are_kept_and_read_ones_mean_the_sink():
     def route(batch):
         return pa.table({"value": ["a", "b", "c"], "topic": ["dead", "source", None]})
 
-    assert [one.topic for one in try_process(route, [SourceRecord(b"")])] == ["dead", "sink", "sink"]
+    assert [record.topic for record in try_process(route, [SourceRecord(b"")])] == ["dead", "sink", "sink"]
 
 
 def test_wrong_records_are_the_tests_own_mistake():

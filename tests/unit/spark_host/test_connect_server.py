@@ -96,9 +96,9 @@ def test_a_port_in_use_is_named(folder: Path) -> None:
     """A given port, or that of the last start: another one would make the connection in Airflow wrong."""
     port = start(folder).access.port
     with socket.create_server(("127.0.0.1", port)):
-        for asked in (port, None):
+        for given in (port, None):
             with pytest.raises(ConfigurationError, match=f"port {port} of 127.0.0.1 is in use; with another"):
-                start(folder, port=asked)
+                start(folder, port=given)
 
 
 def test_nobody_else_answers_for_localhost(folder: Path) -> None:
@@ -158,11 +158,11 @@ def test_a_planted_connection_is_refused(folder: Path, tmp_path: Path, kind: str
         connection.write_text({"not JSON": "[", "no token": json.dumps({CONN_ID: {"port": 7}})}[kind])
     else:
         connection.unlink()
-        made = {"symbolic link": connection.symlink_to, "hard link": connection.hardlink_to}
+        links = {"symbolic link": connection.symlink_to, "hard link": connection.hardlink_to}
         if kind == "fifo":
             os.mkfifo(connection, 0o600)
         else:
-            made[kind](other)
+            links[kind](other)
     with pytest.raises(ConfigurationError, match=r"connection\.json"):
         prepare(folder)
     assert other.read_text() == text
@@ -205,20 +205,24 @@ def test_the_server_gets_no_secrets_of_airflow(monkeypatch: pytest.MonkeyPatch) 
     }
     for name, value in {**secrets, "AIRFLOW_HOME": "/kept", "KEPT": "too"}.items():
         monkeypatch.setenv(name, value)
-    found = server_environment("local[2]")
-    assert "s3cret" not in found.values()
-    assert (found["AIRFLOW_HOME"], found["KEPT"], found["SPARK_LOCAL_IP"]) == ("/kept", "too", "127.0.0.1")
-    assert found["PYTHONPATH"].split(os.pathsep)[0] == str(Path("somewhere").absolute())
+    environment = server_environment("local[2]")
+    assert "s3cret" not in environment.values()
+    assert (environment["AIRFLOW_HOME"], environment["KEPT"], environment["SPARK_LOCAL_IP"]) == (
+        "/kept",
+        "too",
+        "127.0.0.1",
+    )
+    assert environment["PYTHONPATH"].split(os.pathsep)[0] == str(Path("somewhere").absolute())
     assert "SPARK_LOCAL_IP" not in server_environment("spark://master:7077")
 
 
 def test_a_local_server_is_private_and_a_cluster_reaches_its_driver(folder: Path) -> None:
     """A local server has the settings of a local driver, one on a cluster only the UI's."""
     assert {"spark.authenticate=true", "spark.driver.host=127.0.0.1"} <= set(start(folder).command)
-    there = " ".join(start(folder, master="spark://master:7077").command)
-    assert "spark.authenticate" not in there
-    assert "spark.driver.host" not in there
-    assert "spark.ui.enabled=false" in there
+    on_cluster = " ".join(start(folder, master="spark://master:7077").command)
+    assert "spark.authenticate" not in on_cluster
+    assert "spark.driver.host" not in on_cluster
+    assert "spark.ui.enabled=false" in on_cluster
 
 
 def test_without_spark_itself_there_is_no_server(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -187,8 +187,8 @@ def test_only_errors_of_a_session_go_to_standard_error(
     """A task log marks everything there as an error; two lines are the JVM's, before any setting."""
     _, out, err = session
     jvms = ("Picked up JAVA_TOOL_OPTIONS", "WARNING: Using incubator modules")
-    said, *other = [line for line in err if not line.startswith(jvms)]
-    assert said.endswith("ERROR Executor: Exception in task 0.0")
+    error, *other = [line for line in err if not line.startswith(jvms)]
+    assert error.endswith("ERROR Executor: Exception in task 0.0")
     warned, lost = out
     assert warned.endswith("WARN Utils: Service 'x' could not bind")
     # A run's own report of a failed task is one line here, everything else is complete.
@@ -198,18 +198,18 @@ def test_only_errors_of_a_session_go_to_standard_error(
 
 
 @pytest.mark.parametrize(
-    ("name", "ours"),
+    ("name", "is_ours"),
     [("log4j2.properties", False), ("log4j2.xml", False), ("log4j2.properties.template", True)],
 )
 def test_a_log_configuration_of_somebodys_own_counts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, ours: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, is_ours: bool
 ) -> None:
     """Ours would replace it, so it is omitted."""
     monkeypatch.delenv("SPARK_CONF_DIR", raising=False)
     monkeypatch.setenv("SPARK_HOME", str(tmp_path))
     (tmp_path / "conf").mkdir()
     (tmp_path / "conf" / name).write_text("")
-    assert bool(jvm.log_options()) is ours
+    assert bool(jvm.log_options()) is is_ours
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path / "nothing"))
     assert jvm.log_options()
     monkeypatch.setenv("LOG4J_CONFIGURATION_FILE", "file:///any")

@@ -11,7 +11,7 @@ from airflow_eos.spark_host.jvm_stderr import sorted_first_lines
 
 def tell(words):
     """In one write: an unbuffered print writes the end of its line apart."""
-    if {told}:
+    if {tells}:
         os.write(2, words + b"\\n")
 
 {before}
@@ -28,10 +28,10 @@ for thread in threading.enumerate():
 '''
 
 
-def said(says: str, before: str = "", *, told: bool = True) -> tuple[list[str], list[str]]:
+def outputs(says: str, before: str = "", *, tells: bool = True) -> tuple[list[str], list[str]]:
     """Return both outputs of a process that starts a child; the child continues once that has started."""
     done = subprocess.run(
-        [sys.executable, "-c", _PROGRAM.format(says=says, before=before, told=told)],
+        [sys.executable, "-c", _PROGRAM.format(says=says, before=before, tells=tells)],
         capture_output=True,
         text=True,
         timeout=60,
@@ -42,7 +42,7 @@ def said(says: str, before: str = "", *, told: bool = True) -> tuple[list[str], 
 
 def test_only_what_every_jvm_says_goes_to_standard_output():
     """Everything else stays where it was, also what comes much later, and what has no newline."""
-    out, err = said(
+    out, err = outputs(
         "echo WARNING: Using incubator modules: jdk.incubator.vector >&2; echo wrong >&2; echo plain; "
         "read go; echo late >&2; printf unended >&2"
     )
@@ -53,7 +53,7 @@ def test_only_what_every_jvm_says_goes_to_standard_output():
 
 def test_the_same_words_later_on_are_left_alone():
     """They are not a JVM's first ones."""
-    out, err = said(
+    out, err = outputs(
         "for n in 1 2 3 4 5 6 7 8 9 10; do echo $n >&2; done; "
         "echo WARNING: Using incubator modules >&2; read go"
     )
@@ -64,7 +64,7 @@ def test_the_same_words_later_on_are_left_alone():
 
 def test_megabytes_pass():
     """A pipe buffers 64 kB, so it must be read."""
-    _, err = said("read go; yes 123456789 | head -c 3000000 >&2")
+    _, err = outputs("read go; yes 123456789 | head -c 3000000 >&2")
     assert sum(len(line) + 1 for line in err if line == "123456789") == 3_000_000
 
 
@@ -89,5 +89,5 @@ with sorted_first_lines():
 
 def test_without_a_standard_error_nothing_is_changed():
     """For example in a daemon that closed it."""
-    out, err = said("echo plain", before="os.close(2)", told=False)
+    out, err = outputs("echo plain", before="os.close(2)", tells=False)
     assert (out, err) == (["plain"], [])

@@ -52,9 +52,9 @@ def sent_of(send, text):
     data = sent.getvalue()
     if len(data) == 4:
         return struct.unpack(">i", data)[0], None
-    told, length = struct.unpack(">ii", data[:8])
+    code, length = struct.unpack(">ii", data[:8])
     assert len(data) == 8 + length
-    return told, data[8:].decode()
+    return code, data[8:].decode()
 
 
 def test_the_text_of_an_exception_always_follows_its_announcement(monkeypatch):
@@ -66,11 +66,11 @@ def test_the_text_of_an_exception_always_follows_its_announcement(monkeypatch):
     monkeypatch.setattr(sys, "stderr", errors)
     thrown = SpecialLengths.PYTHON_EXCEPTION_THROWN
     assert sent_of(handle_worker_exception, "half \ud83d") == (thrown, None)
-    told, text = sent_of(send_encodable(handle_worker_exception), "half \ud83d")
-    assert (told, text.splitlines()[-1]) == (thrown, "ValueError: half \\ud83d")
+    code, text = sent_of(send_encodable(handle_worker_exception), "half \ud83d")
+    assert (code, text.splitlines()[-1]) == (thrown, "ValueError: half \\ud83d")
     for send in (handle_worker_exception, send_encodable(handle_worker_exception)):
-        told, text = sent_of(send, "whole \U0001f600")
-        assert (told, text.splitlines()[-1]) == (thrown, "ValueError: whole \U0001f600")
+        code, text = sent_of(send, "whole \U0001f600")
+        assert (code, text.splitlines()[-1]) == (thrown, "ValueError: whole \U0001f600")
 
 
 DAEMON = """

@@ -134,12 +134,12 @@ STATES = (
 
 def test_states_that_are_finished():
     """In any other state some reader waits for the transaction."""
-    found = [
+    transactions = [
         SimpleNamespace(transactional_id=f"{name}.{state}", transaction_state=state)
         for name in ("ours", "theirs")
         for state in STATES
     ]
-    answer = SimpleNamespace(error_code=0, transaction_states=found)
+    answer = SimpleNamespace(error_code=0, transaction_states=transactions)
     coordinator = SimpleNamespace(send=lambda _request, _node: answer, wait=lambda sent: sent)
     assert list(agreement._open_transactions(coordinator, 1, "ours.")) == [
         f"transaction ours.{state} is {state}"

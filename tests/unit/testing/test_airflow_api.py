@@ -24,19 +24,19 @@ class Server(ThreadingHTTPServer):
     def __init__(self, *, gives: bool) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.gives = gives
-        self.asked: list[str] = []
+        self.paths: list[str] = []
 
 
 class Handler(BaseHTTPRequestHandler):
     server: Server
 
     def do_GET(self) -> None:
-        self.server.asked.append(self.path)
+        self.server.paths.append(self.path)
         if self.path == "/auth/token":
             self._answer(201 if self.server.gives else 403, {"access_token": TOKEN})
         else:
-            known = self.headers.get("Authorization") == f"Bearer {TOKEN}"
-            self._answer(200 if known else 401, {"import_errors": []})
+            authorised = self.headers.get("Authorization") == f"Bearer {TOKEN}"
+            self._answer(200 if authorised else 401, {"import_errors": []})
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
         """Write nothing."""
@@ -65,7 +65,7 @@ def test_the_token_that_everybody_gets_is_taken_once(server: Server) -> None:
     assert api.import_errors() == ""
     assert api.has_dag("flights")
     errors, dag = "/api/v2/importErrors", "/api/v2/dags/flights"
-    assert server.asked == [errors, "/auth/token", errors, dag]
+    assert server.paths == [errors, "/auth/token", errors, dag]
 
 
 @pytest.mark.parametrize("server", [False], indirect=True)
@@ -79,4 +79,4 @@ def test_a_token_that_was_given_is_not_replaced(server: Server) -> None:
     api = AirflowApi(f"http://127.0.0.1:{server.server_port}", token="wrong")
     with pytest.raises(EmbeddedAirflowError, match="refused with 401"):
         api.import_errors()
-    assert "/auth/token" not in server.asked
+    assert "/auth/token" not in server.paths

@@ -22,38 +22,38 @@ def test_a_component_is_started_again_and_only_that(tmp_path: Path) -> None:
     session = Session(leader, env=os.environ, home=tmp_path, log_path=tmp_path / "leader.log", keep=True)
     try:
         files = [tmp_path / f"{name}.{end}" for name in COMMANDS for end in ("log", "pid")]
-        wait_until(lambda: all(map(said, files)))
-        pids = {name: int(said(tmp_path / f"{name}.pid")) for name in COMMANDS}
+        wait_until(lambda: all(map(text_of, files)))
+        pids = {name: int(text_of(tmp_path / f"{name}.pid")) for name in COMMANDS}
         assert {parent_of(pid) for pid in pids.values()} == {session.leader_pid}
         os.kill(pids["one"], signal.SIGKILL)
         eventually(lambda: session_members(session.leader_pid), lambda seen: pids["one"] not in seen)
         (tmp_path / "one.again").touch()
         wait_until(lambda: not (tmp_path / "one.again").exists())
-        again = int(said(tmp_path / "one.pid"))
+        again = int(text_of(tmp_path / "one.pid"))
         assert again != pids["one"]
         assert {again, pids["two"]} < set(session_members(session.leader_pid))
-        eventually(lambda: said(tmp_path / "one.log"), lambda text: text == "one\none\n")
-        assert said(tmp_path / "two.log") == "two\n"
+        eventually(lambda: text_of(tmp_path / "one.log"), lambda text: text == "one\none\n")
+        assert text_of(tmp_path / "two.log") == "two\n"
     finally:
         session.end()
 
 
 def test_processes_stand_still_for_a_block() -> None:
     """They continue after it, also if one of them is gone."""
-    gone = os.spawnlp(os.P_NOWAIT, "sleep", "sleep", "600")
-    there = os.spawnlp(os.P_NOWAIT, "sleep", "sleep", "600")
+    killed = os.spawnlp(os.P_NOWAIT, "sleep", "sleep", "600")
+    living = os.spawnlp(os.P_NOWAIT, "sleep", "sleep", "600")
     try:
-        with stopped([gone, there]):
-            wait_until(lambda: state_of(there) == "T")
-            os.kill(gone, signal.SIGKILL)
-            os.waitpid(gone, 0)
-        wait_until(lambda: state_of(there) == "S")
+        with stopped([killed, living]):
+            wait_until(lambda: state_of(living) == "T")
+            os.kill(killed, signal.SIGKILL)
+            os.waitpid(killed, 0)
+        wait_until(lambda: state_of(living) == "S")
     finally:
-        os.kill(there, signal.SIGKILL)
-        os.waitpid(there, 0)
+        os.kill(living, signal.SIGKILL)
+        os.waitpid(living, 0)
 
 
-def said(path: Path) -> str:
+def text_of(path: Path) -> str:
     return path.read_text() if path.exists() else ""
 
 

@@ -15,10 +15,10 @@ def test_ports_are_distinct_and_below_the_ephemeral_range():
     """No outgoing connection of the system can take the port of a broker that is down."""
     lowest_ephemeral = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
 
-    found = ports.free_ports(50)
+    free = ports.free_ports(50)
 
-    assert len(set(found)) == 50
-    assert all(1024 <= port < lowest_ephemeral for port in found)
+    assert len(set(free)) == 50
+    assert all(1024 <= port < lowest_ephemeral for port in free)
 
 
 def test_a_port_in_use_is_not_offered(monkeypatch):

@@ -69,14 +69,14 @@ def test_jars_are_fetched_once(cache, ivy):
 
 def test_concurrent_first_fetches_fetch_once(cache, ivy):
     """The second process waits for the first and finds the folder complete."""
-    found = []
-    threads = [threading.Thread(target=lambda: found.append(jars.fetch_jars("4.3.1"))) for _ in range(4)]
+    folders = []
+    threads = [threading.Thread(target=lambda: folders.append(jars.fetch_jars("4.3.1"))) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
 
-    assert found == [cache / "kafka-4.3.1"] * 4
+    assert folders == [cache / "kafka-4.3.1"] * 4
     assert ivy.calls == 1
 
 
@@ -180,11 +180,11 @@ def test_yarn_is_fetched_in_the_version_of_pysparks_client(cache, monkeypatch, t
     monkeypatch.setattr(jars, "find_java", lambda: fake.executable)
     monkeypatch.setattr(jars, "pyspark_jar", lambda pattern: Path(pattern.replace("*", "3.4.9")))
 
-    found = jars.yarn_classpath()
+    classpath = jars.yarn_classpath()
 
-    assert found[-2] == cache / "yarn-3.4.9" / "hadoop-client-minicluster-3.4.9.jar"
-    assert Path("hadoop-client-runtime-3.4.9.jar") in found
-    assert jars.yarn_classpath() == found
+    assert classpath[-2] == cache / "yarn-3.4.9" / "hadoop-client-minicluster-3.4.9.jar"
+    assert Path("hadoop-client-runtime-3.4.9.jar") in classpath
+    assert jars.yarn_classpath() == classpath
     assert fake.calls == 1
 
 
@@ -195,8 +195,8 @@ def test_the_catalog_of_iceberg_is_fetched_beside_pysparks_jars(cache, monkeypat
     monkeypatch.setattr(jars, "find_java", lambda: fake.executable)
     monkeypatch.setattr(jars, "pyspark_jar", lambda pattern: Path(pattern.replace("*", "3.4.9")))
 
-    found = jars.iceberg_classpath()
+    classpath = jars.iceberg_classpath()
 
-    assert cache / f"iceberg-rest-{jars.ICEBERG_VERSION}" / name in found
-    assert Path("avro-13.4.9.jar") in found
+    assert cache / f"iceberg-rest-{jars.ICEBERG_VERSION}" / name in classpath
+    assert Path("avro-13.4.9.jar") in classpath
     assert fake.arguments[-1].endswith("[artifact]-[revision](-[classifier]).[ext]")

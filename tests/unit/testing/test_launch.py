@@ -28,8 +28,8 @@ def test_a_broker_starts_quickly_unless_it_is_told_otherwise(launcher):
 def test_an_archive_is_made_with_the_usual_options_only(launcher):
     """Brokers with other options would otherwise share an archive that does not fit them."""
     own = replace(launcher, jvm_options=("-Xmx1g",))
-    assert any("ArchiveClassesAtExit" in one for one in launcher.command("kafka.Kafka", dump=True))
-    assert not any("ArchiveClassesAtExit" in one for one in own.command("kafka.Kafka", dump=True))
+    assert any("ArchiveClassesAtExit" in argument for argument in launcher.command("kafka.Kafka", dump=True))
+    assert not any("ArchiveClassesAtExit" in argument for argument in own.command("kafka.Kafka", dump=True))
 
 
 def test_only_warnings_of_a_log_are_shown_where_a_test_fails(tmp_path):

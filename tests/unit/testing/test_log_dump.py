@@ -127,8 +127,8 @@ def test_markers_are_told_apart(kind, name):
     """The type is in the key of the marker's record, after a version (ControlRecordType)."""
     builder = ControlBatch(base_sequence=-1, **BUILT)
     builder.append(0, timestamp=1, key=bytes([0, 0, 0, kind]), value=bytes(6), headers=[])
-    found = [*dumped(segment() + bytes(builder.build()), 3)]
-    assert [one.marker for one in found] == ["", name]
+    batches = [*dumped(segment() + bytes(builder.build()), 3)]
+    assert [batch.marker for batch in batches] == ["", name]
 
 
 def test_a_damaged_batch_is_an_error():

@@ -15,10 +15,10 @@ def record(value, partition=0, offset=0, topic="out"):
 @pytest.fixture
 def log():
     """Three inputs in partition 0, two in partition 1."""
-    found = InputLog(2)
+    inputs = InputLog(2)
     for partition in (0, 1, 0, 1, 0):
-        found.next_tag(partition)
-    return found
+        inputs.next_tag(partition)
+    return inputs
 
 
 ALL = ["0:0", "0:1", "0:2", "1:0", "1:1"]

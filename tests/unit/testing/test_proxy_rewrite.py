@@ -50,10 +50,10 @@ def test_a_coordinator_is_named_by_the_proxy_and_none_stays_none(port):
 
 def test_coordinators_of_newer_versions_are_named_by_the_proxy():
     """From version 4 on an answer holds many (KIP-699)."""
-    one = FindCoordinatorResponse.Coordinator(
+    coordinator = FindCoordinatorResponse.Coordinator(
         key="t", node_id=1, host="broker", port=9092, error_code=0, error_message=None
     )
-    data = answer(FindCoordinatorResponse, 4, coordinators=[one])
+    data = answer(FindCoordinatorResponse, 4, coordinators=[coordinator])
     new = rewritten(request("FindCoordinator", 4), data, moved, frozenset())
     (read,) = FindCoordinatorResponse[4].decode(new, header=True).coordinators
     assert (read.host, read.port) == ("proxy", 9093)

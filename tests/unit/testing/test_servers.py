@@ -56,7 +56,7 @@ def test_a_killed_owner_leaves_no_server_and_no_file(server: str) -> None:
         finally:
             owner.kill()
     eventually(lambda: [pid for pid in pids if alive(pid)], lambda seen: not seen)
-    eventually(lambda: Path(home).exists(), lambda there: not there)
+    eventually(lambda: Path(home).exists(), lambda exists: not exists)
 
 
 @pytest.mark.parametrize("server", [postgres.PostgresServer, redis_server.RedisServer])

@@ -123,7 +123,7 @@ def test_signals_to_the_watchdog_do_not_stop_its_watch(tmp_path, signum):
     with start_owner(home) as (owner, watchdog, _):
         # The process status shows ignored signals; until then the watchdog is still starting. All of them are
         # checked: some may have been ignored before (``nohup``).
-        wait_until(lambda: all(ignores(watchdog, one) for one in TOLD))
+        wait_until(lambda: all(ignores(watchdog, sig) for sig in TOLD))
         os.kill(watchdog, signum)
         owner.kill()
 

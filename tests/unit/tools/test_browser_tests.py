@@ -31,13 +31,13 @@ def pytest_configure(config):
 
 @pytest.mark.process
 @pytest.mark.parametrize(
-    ("ci", "code", "said"),
+    ("ci", "code", "message"),
     [
         ("", 0, "skipped, needs a browser: apt-get install chromium chromium-driver: test_it.py::test_looks"),
         ("true", 1, "needs a browser: apt-get install chromium chromium-driver; where CI is set"),
     ],
 )
-def test_without_a_browser_a_test_is_skipped_aloud_and_fails_in_ci(tmp_path, ci, code, said):
+def test_without_a_browser_a_test_is_skipped_aloud_and_fails_in_ci(tmp_path, ci, code, message):
     """Neither case sets up fixtures for it."""
     (tmp_path / "test_it.py").write_text(TEST)
     (tmp_path / "conftest.py").write_text(PLUGIN)
@@ -50,7 +50,7 @@ def test_without_a_browser_a_test_is_skipped_aloud_and_fails_in_ci(tmp_path, ci,
         check=False,
     )
     assert done.returncode == code, done.stdout
-    assert said in done.stdout
+    assert message in done.stdout
 
 
 def test_with_a_browser_the_test_is_itself(monkeypatch):

@@ -42,9 +42,9 @@ def test_configuration_page_is_what_the_provider_info_says() -> None:
 def test_command_page_is_what_the_definition_says() -> None:
     """`python tools/cli_reference.py` regenerates it."""
     reference = tool("cli_reference")
-    _, mark, made = reference.PAGE.read_text("utf-8").partition(reference.MARK)
+    _, mark, generated = reference.PAGE.read_text("utf-8").partition(reference.MARK)
     assert mark
-    assert made == "\n" + reference.render(COMMANDS, COMMON)
+    assert generated == "\n" + reference.render(COMMANDS, COMMON)
 
 
 def test_parameter_page_is_what_the_signatures_say() -> None:
@@ -59,9 +59,9 @@ ERRORS = tool("errors_reference")
 
 def test_error_page_is_what_the_docstrings_and_the_table_of_retries_say() -> None:
     """`python tools/errors_reference.py` regenerates it."""
-    _, mark, made = ERRORS.PAGE.read_text("utf-8").partition(ERRORS.MARK)
+    _, mark, generated = ERRORS.PAGE.read_text("utf-8").partition(ERRORS.MARK)
     assert mark
-    assert made == "\n" + ERRORS.render(exceptions, retry_after, ERRORS.exit_codes())
+    assert generated == "\n" + ERRORS.render(exceptions, retry_after, ERRORS.exit_codes())
 
 
 def test_every_error_has_an_entry() -> None:
@@ -81,7 +81,7 @@ def test_commands_of_the_error_page_are_commands(kind: type[EosError]) -> None:
     for command in ERRORS.commands(ERRORS.explained(kind, "Do")):
         program, group, *arguments = shlex.split(command)
         assert (program, group) == ("airflow", "eos"), command
-        needs_cluster = next(one.cluster for one in COMMANDS if one.name == arguments[0])
+        needs_cluster = next(entry.cluster for entry in COMMANDS if entry.name == arguments[0])
         parser().parse_args([*arguments, *(["--bootstrap-servers", "broker:9092"] * needs_cluster)])
 
 
@@ -109,20 +109,25 @@ def test_what_editors_show_of_an_operator_is_what_it_takes(name: str) -> None:
     """Every parameter of this package with its type, and its default if that can be written there."""
     operator = getattr(airflow_eos, name)
     module = ast.parse(Path(inspect.getfile(operator)).read_text("utf-8"))
-    inits = (one for one in ast.walk(module) if isinstance(one, ast.FunctionDef) and one.name == "__init__")
-    shown = max((one.args for one in inits), key=lambda arguments: len(arguments.kwonlyargs))
-    found = {
-        one.arg: (ast.unparse(one.annotation or ast.Constant(None)), default and ast.unparse(default))
-        for one, default in zip(shown.kwonlyargs, shown.kw_defaults, strict=True)
+    inits = (
+        node for node in ast.walk(module) if isinstance(node, ast.FunctionDef) and node.name == "__init__"
+    )
+    shown = max((init.args for init in inits), key=lambda arguments: len(arguments.kwonlyargs))
+    parameters = {
+        argument.arg: (
+            ast.unparse(argument.annotation or ast.Constant(None)),
+            default and ast.unparse(default),
+        )
+        for argument, default in zip(shown.kwonlyargs, shown.kw_defaults, strict=True)
     }
     for parameter, real in tool("parameters_reference")._own(operator).items():
-        kind, default = found.pop(parameter)
+        kind, default = parameters.pop(parameter)
         assert kind == real.annotation, parameter
         assert (default is None) == (real.default is inspect.Parameter.empty), parameter
         if default not in (None, "..."):
             assert ast.literal_eval(default) == real.default, parameter
     # The others belong to Airflow's own class, and are explained here.
-    assert found.keys() <= tool("parameters_reference")._explained(operator).keys()
+    assert parameters.keys() <= tool("parameters_reference")._explained(operator).keys()
 
 
 def test_the_page_of_commands_has_a_document_for_each_of_them() -> None:

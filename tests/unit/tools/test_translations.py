@@ -56,8 +56,8 @@ def test_a_translated_page_says_which_sections_are_older_than_the_english_ones(p
 @pytest.mark.parametrize("page", PAGES)
 def test_code_blocks_of_a_translated_page_are_the_english_ones(page):
     """A reader pastes the same commands, in any language."""
-    theirs = [section.code for section in translated((ROOT / page).read_text())]
-    assert theirs == [section.code for section in english((ROOT / PAGES[page]).read_text())]
+    blocks = [section.code for section in translated((ROOT / page).read_text())]
+    assert blocks == [section.code for section in english((ROOT / PAGES[page]).read_text())]
 
 
 def test_a_current_page_is_left_alone():

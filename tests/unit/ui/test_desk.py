@@ -30,10 +30,10 @@ class SilentAboutOne:
 
     def __init__(self):
         self.released = threading.Event()
-        self.asked = []
+        self.requests = []
 
     def logs(self, topics):
-        self.asked.append(sorted(topics))
+        self.requests.append(sorted(topics))
         if "silent" in topics:
             self.released.wait()
         return SourceLogs({TopicPartition(name, 0): LogBounds(0, 9) for name in topics}, {}, frozenset())
@@ -48,17 +48,17 @@ class SilentAboutOne:
 
 @pytest.fixture
 def brokers():
-    made = SilentAboutOne()
-    yield made
-    made.released.set()
+    fake = SilentAboutOne()
+    yield fake
+    fake.released.set()
 
 
 @pytest.fixture
 def reader():
-    made = HandReader()
-    made.put_run(0, "silent", topic="silent")
-    made.put_run(0, "lively", topic="lively")
-    return made
+    hand_reader = HandReader()
+    hand_reader.put_run(0, "silent", topic="silent")
+    hand_reader.put_run(0, "lively", topic="lively")
+    return hand_reader
 
 
 @pytest.fixture
@@ -66,9 +66,9 @@ def desk(brokers, reader, monkeypatch):
     """Its pages wait for a minute; see :func:`refused`."""
 
     def history(deployment):
-        made = history_by_hand(reader)
-        made.brokers = brokers
-        return made
+        run_history = history_by_hand(reader)
+        run_history.brokers = brokers
+        return run_history
 
     monkeypatch.setattr(desk_module, "RunHistory", history)
     monkeypatch.setattr(desk_module, "_FRESH_SECONDS", 0.0)
@@ -92,7 +92,7 @@ def test_brokers_silent_about_one_pipeline_delay_no_page_of_another(desk, broker
     """During its request, and after it was given up; new commits are seen."""
     with ThreadPoolExecutor() as threads:
         silent = threads.submit(desk.ask, runs_of("silent"), "a")
-        wait_until(lambda: ["silent"] in brokers.asked)
+        wait_until(lambda: ["silent"] in brokers.requests)
         assert desk.ask(runs_of("lively"), "b") == 1
         reader.put_run(1, "lively", topic="lively")
         assert desk.ask(runs_of("lively"), "b") == 2
@@ -122,8 +122,8 @@ def test_who_asks_the_same_waits_for_one_call(desk, brokers):
     """Many users ask again and again: brokers are asked once, and no request takes two places."""
     for user in ("a", "a", "a", "a", "b", "c", "d"):
         assert refused(desk, runs_of("silent"), user).status == 504
-        wait_until(lambda: brokers.asked)
-    assert brokers.asked == [["silent"]]
+        wait_until(lambda: brokers.requests)
+    assert brokers.requests == [["silent"]]
     brokers.released.set()
     assert desk.ask(runs_of("silent"), "a") == 1
 

@@ -14,7 +14,7 @@ from tests.support.hand_reader import RUN, HandReader, history_by_hand
 
 
 @pytest.fixture
-def made():
+def make_history():
     """A history of a few runs, and the reader that it uses."""
 
     def make(**bounds):
@@ -24,35 +24,35 @@ def made():
     return make
 
 
-def test_of_each_pipeline_the_newest_runs_are_kept(made):
+def test_of_each_pipeline_the_newest_runs_are_kept(make_history):
     """Of older runs only the ranges are kept."""
-    history, reader = made(runs_kept=3)
+    history, reader = make_history(runs_kept=3)
     for number in range(10):
         reader.put_run(number)
     history.refresh()
     kept = history.pipelines["p"]
-    assert [one.run_id for one in kept.runs.values()] == ["7", "8", "9"]
+    assert [record.run_id for record in kept.runs.values()] == ["7", "8", "9"]
     assert kept.earlier.runs == 7
     assert [list(spans) for spans in kept.earlier.read.values()] == [[(0, 7)]]
 
 
-def test_together_they_are_bounded_too(made):
+def test_together_they_are_bounded_too(make_history):
     """The pipeline with the most records drops its oldest."""
-    history, reader = made(characters_kept=3_000)
+    history, reader = make_history(characters_kept=3_000)
     for number in range(20):
         reader.put_run(number, "large")
     reader.put_run(0, "small")
     history.refresh()
-    sizes = [one.characters for one in history.pipelines.values()]
+    sizes = [pipeline.characters for pipeline in history.pipelines.values()]
     assert 2_000 < sum(sizes) <= 3_000
     assert sum(sizes) == history._characters
     assert len(history.pipelines["small"].runs) == 1
     assert len(history.pipelines["large"].runs) + history.pipelines["large"].earlier.runs == 20
 
 
-def test_a_dismissed_record_goes(made):
+def test_a_dismissed_record_goes(make_history):
     """With its last record, the pipeline goes, too."""
-    history, reader = made()
+    history, reader = make_history()
     key = reader.put_run(1)
     history.refresh()
     reader.put(keys.run_record_key(key), None)
@@ -61,12 +61,12 @@ def test_a_dismissed_record_goes(made):
     assert (history._characters, reader.starts) == (0, 0)
 
 
-def test_a_dismissed_record_that_was_forgotten_costs_one_more_reading(made):
+def test_a_dismissed_record_that_was_forgotten_costs_one_more_reading(make_history):
     """Its ranges cannot be separated from the others': everything is read again, once."""
-    history, reader = made(runs_kept=2)
-    found = [reader.put_run(number) for number in range(6)]
+    history, reader = make_history(runs_kept=2)
+    run_keys = [reader.put_run(number) for number in range(6)]
     history.refresh()
-    reader.put(keys.run_record_key(found[1]), None)
+    reader.put(keys.run_record_key(run_keys[1]), None)
     history.refresh()
     kept = history.pipelines["p"]
     assert [list(spans) for spans in kept.earlier.read.values()] == [[(0, 1), (2, 4)]]
@@ -76,9 +76,9 @@ def test_a_dismissed_record_that_was_forgotten_costs_one_more_reading(made):
 
 
 @pytest.mark.parametrize("value", ["no JSON", "{}", '{"v": 99}'])
-def test_what_cannot_be_read_is_said_and_left_out(made, value):
+def test_what_cannot_be_read_is_said_and_left_out(make_history, value):
     """The other records are shown."""
-    history, reader = made()
+    history, reader = make_history()
     reader.put("run:run/p/bad", value)
     reader.put("reset:g/then", value)
     reader.put_run(1)
@@ -87,30 +87,30 @@ def test_what_cannot_be_read_is_said_and_left_out(made, value):
     assert len(history.pipelines["p"].runs) == 1
 
 
-def test_a_record_under_another_runs_key_is_left_out(made):
+def test_a_record_under_another_runs_key_is_left_out(make_history):
     """Otherwise it would count for work that it did not do."""
-    history, reader = made()
+    history, reader = make_history()
     reader.put("run:run/p/2", replace(RUN, run_key="run/p/1").to_json())
     history.refresh()
     assert history.pipelines == {}
     assert "is of another run" in history.unreadable[0]
 
 
-def test_resets_are_taken_with_their_moment(made):
+def test_resets_are_taken_with_their_moment(make_history):
     """Whichever comes first, the reset or the pipeline's runs."""
-    history, reader = made()
+    history, reader = make_history()
     key = keys.reset_key("g", "2026-01-01T00:00:00.500Z")
     reader.put(key, '{"v":1,"group":"g","pipeline":"p","changes":[["t-0",5,5,2]]}')
     reader.put_run(1)
     history.refresh()
     (reset,) = history.pipelines["p"].resets
     assert reset.moment == "2026-01-01T00:00:00.500Z"
-    assert {str(where): change for where, change in reset.changes.items()} == {"t-0": (5, 2)}
+    assert {str(partition): change for partition, change in reset.changes.items()} == {"t-0": (5, 2)}
 
 
-def test_the_summary_says_what_the_records_say(made):
+def test_the_summary_says_what_the_records_say(make_history):
     """After each change: a new run, one dropped from memory, one dismissed."""
-    history, reader = made(runs_kept=3)
+    history, reader = make_history(runs_kept=3)
     bounds, ids = {TopicPartition("t", 0): LogBounds(0, 20)}, {"t": "id"}
 
     def sentences():
@@ -119,22 +119,22 @@ def test_the_summary_says_what_the_records_say(made):
         whole = coverage_of(kept.runs.values(), bounds, ids, earlier=kept.earlier)
         return whole.sentence, coverage_of((), bounds, ids, earlier=kept.summary).sentence
 
-    found = [reader.put_run(number) for number in range(3)]
+    run_keys = [reader.put_run(number) for number in range(3)]
     assert sentences() == ("3 runs tile offsets [0, 3) of t-0 without gap or overlap",) * 2
     reader.put_run(3)
     assert sentences() == ("4 runs tile offsets [0, 4) of t-0 without gap or overlap",) * 2
-    reader.put(keys.run_record_key(found[2]), None)
+    reader.put(keys.run_record_key(run_keys[2]), None)
     assert sentences() == ("1 gap in what 3 runs read: offset 2 of t-0 was read by no run",) * 2
-    again = replace(RUN, run_key=f"{found[1]}#1", mode="reprocess", ranges=(OffsetRange("t", 0, 1, 2),))
+    again = replace(RUN, run_key=f"{run_keys[1]}#1", mode="reprocess", ranges=(OffsetRange("t", 0, 1, 2),))
     reader.put(keys.run_record_key(again.run_key), again.to_json())
     reader.put_run(2)
     whole = "4 runs tile offsets [0, 4) of t-0 without gap or overlap"
     assert sentences() == (f"{whole}; 1 run read some of it again, on purpose",) * 2
 
 
-def test_a_refresh_changes_nothing_that_a_question_looks_at(made):
+def test_a_refresh_changes_nothing_that_a_question_looks_at(make_history):
     """Runs, resets, dismissals and the memory limit change a copy; the view that a query has stays."""
-    history, reader = made(runs_kept=3)
+    history, reader = make_history(runs_kept=3)
     bounds, ids = {TopicPartition("t", 0): LogBounds(0, 20)}, {"t": "id"}
     keys_of = [reader.put_run(number) for number in range(3)]
     reader.put_run(0, "other")
@@ -169,9 +169,9 @@ def test_a_refresh_changes_nothing_that_a_question_looks_at(made):
     assert history.pipelines["other"] is before.pipelines["other"]
 
 
-def test_what_is_drawn_after_a_refresh_is_drawn_of_all_runs(made):
+def test_what_is_drawn_after_a_refresh_is_drawn_of_all_runs(make_history):
     """Run by run, with a query between any two of them."""
-    history, reader = made(runs_kept=4)
+    history, reader = make_history(runs_kept=4)
     bounds, ids = {TopicPartition("t", 0): LogBounds(0, 20)}, {"t": "id"}
     for number in range(10):
         reader.put_run(number)

@@ -31,7 +31,7 @@ def run(
     details = {"topic_ids": IDS, "lag": left}
     fields: dict[str, Any] = {
         "run_key": f"p/{number}",
-        "ranges": tuple(OffsetRange("src", *one) for one in ranges),
+        "ranges": tuple(OffsetRange("src", *bounds) for bounds in ranges),
         "producer": ProducerIdentity(name, 1, number),
         "started_at": f"2026-11-21T11:{number:02}:00Z",
         "staged_at": f"2026-11-21T11:{number:02}:10Z",
@@ -71,7 +71,7 @@ def test_a_cursors_run_waited_since_the_run_before_that_left_nothing() -> None:
 def test_partitions_of_a_mapped_cursor_have_their_own_lag() -> None:
     """Each has its own transactional id."""
     records = [run(0, (0, 0, 5), name="a"), run(1, (1, 0, 5), name="b"), run(3, (0, 5, 6), name="a")]
-    assert [one.seconds for one in lags_of(records).values()] == [None, None, 190.0]
+    assert [lag.seconds for lag in lags_of(records).values()] == [None, None, 190.0]
 
 
 def test_an_interval_is_late_since_its_end() -> None:

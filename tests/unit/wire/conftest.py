@@ -10,8 +10,8 @@ import pytest
 @pytest.fixture
 def clock(monkeypatch):
     """Deadlines use ``now``; the event loop's own pauses are real."""
-    made = SimpleNamespace(now=1000.0)
+    fake = SimpleNamespace(now=1000.0)
     for module in ("backoff", "produce"):
-        counted = SimpleNamespace(monotonic=lambda: made.now)
+        counted = SimpleNamespace(monotonic=lambda: fake.now)
         monkeypatch.setattr(f"airflow_eos.wire.{module}.time", counted)
-    return made
+    return fake

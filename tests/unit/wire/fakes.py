@@ -73,12 +73,12 @@ class FakeConnections:
     async def by_leader_async(self, partitions, *, timeout):
         assert timeout >= 0
         groups, leaderless = {}, []
-        for where in sorted(partitions):
-            node = self.leaders[where]
+        for partition in sorted(partitions):
+            node = self.leaders[partition]
             if node is None:
-                leaderless.append(where)
+                leaderless.append(partition)
             else:
-                groups.setdefault(node, []).append(where)
+                groups.setdefault(node, []).append(partition)
         return groups, leaderless
 
     async def refresh_async(self, _names):

@@ -37,10 +37,10 @@ def create():
 
     def with_answers(*codes):
         opened.append(brokers := FakeBrokers(codes))
-        made = create_topic(
+        is_new = create_topic(
             brokers, "books", partitions=4, replication_factor=-1, settings={"cleanup.policy": "compact"}
         )
-        return made, brokers.requests
+        return is_new, brokers.requests
 
     yield with_answers
     for brokers in opened:
@@ -49,8 +49,8 @@ def create():
 
 def test_a_topic_is_created_with_its_settings(create):
     """With a request version in which the brokers choose the replication factor (KIP-464)."""
-    made, (request,) = create(0)
-    assert made
+    is_new, (request,) = create(0)
+    assert is_new
     (topic,) = request.topics
     assert (topic.name, topic.num_partitions, topic.replication_factor) == ("books", 4, -1)
     assert [(config.name, config.value) for config in topic.configs] == [("cleanup.policy", "compact")]
@@ -71,8 +71,8 @@ def test_a_topic_that_exists_is_left_as_it_is(create):
 )
 def test_passing_errors_are_asked_again(create, error):
     """A broker is not the controller, or is busy."""
-    made, requests = create(error.errno, 0)
-    assert (made, len(requests)) == (True, 2)
+    is_new, requests = create(error.errno, 0)
+    assert (is_new, len(requests)) == (True, 2)
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ class FakeLeaders(FakeConnections):
         self.empty = set()
 
     @property
-    def asked(self):
+    def requested(self):
         """Return the partitions of each Fetch request."""
         return [
             [part.partition for topic in request.topics for part in topic.partitions]
@@ -42,8 +42,8 @@ class FakeLeaders(FakeConnections):
         wanted = [part for topic in request.topics for part in topic.partitions]
         for part in wanted:
             assert node == part.partition % 2, "asked a broker that does not lead it"
-            found = [data for n, data in enumerate(self.log) if 10 * n + 10 > part.fetch_offset][:2]
-            data = b"".join(found) if room > 0 else b""
+            batches = [data for n, data in enumerate(self.log) if 10 * n + 10 > part.fetch_offset][:2]
+            data = b"".join(batches) if room > 0 else b""
             lone = len(wanted) == 1
             if part.partition in self.empty and not lone:
                 data = b""
@@ -65,35 +65,35 @@ class FakeLeaders(FakeConnections):
 
 @pytest.fixture
 def leaders():
-    made = FakeLeaders()
-    yield made
-    made.close()
+    fake = FakeLeaders()
+    yield fake
+    fake.close()
 
 
 def read(leaders, ranges):
     """Return the offsets of each range, in the order of arrival."""
-    found = []
+    arrived = []
     for number, first in first_answers(leaders, ranges):
         wanted = ranges[number]
         batches = fetch_range(
             leaders, wanted.topic, wanted.partition, wanted.start, wanted.end, first=first, stall_timeout=1.0
         )
-        found.append((wanted.partition, [int(o) for batch in batches for o in batch.offset]))
-    return found
+        arrived.append((wanted.partition, [int(o) for batch in batches for o in batch.offset]))
+    return arrived
 
 
 def test_one_request_for_each_leader(leaders):
     """The first answers cover all six ranges: two requests."""
     ranges = [OffsetRange("src", p, 3, 17) for p in range(PARTITIONS)]
     assert read(leaders, ranges) == [(p, list(range(3, 17))) for p in range(PARTITIONS)]
-    assert sorted(leaders.asked) == [[0, 2, 4], [1, 3, 5]]
+    assert sorted(leaders.requested) == [[0, 2, 4], [1, 3, 5]]
 
 
 def test_the_rest_of_a_range_is_read_alone(leaders):
     """Answers hold two batches of three."""
     ranges = [OffsetRange("src", p, 0, 30) for p in range(PARTITIONS)]
     assert read(leaders, ranges) == [(p, list(range(30))) for p in range(PARTITIONS)]
-    assert sorted(leaders.asked) == sorted([[0, 2, 4], [1, 3, 5], *([p] for p in range(PARTITIONS))])
+    assert sorted(leaders.requested) == sorted([[0, 2, 4], [1, 3, 5], *([p] for p in range(PARTITIONS))])
 
 
 @pytest.mark.parametrize("code", [1, 3, 6, 29, 74, 56])
@@ -102,7 +102,7 @@ def test_an_error_is_left_to_the_reader_of_one_range(leaders, code):
     leaders.codes = {2: code}
     ranges = [OffsetRange("src", p, 0, 20) for p in range(PARTITIONS)]
     assert read(leaders, ranges) == [(p, list(range(20))) for p in range(PARTITIONS)]
-    assert leaders.asked.count([2]) == 1
+    assert leaders.requested.count([2]) == 1
 
 
 def test_a_partition_for_which_there_was_no_room_is_read_alone():
@@ -110,7 +110,7 @@ def test_a_partition_for_which_there_was_no_room_is_read_alone():
     leaders = FakeLeaders(room=1)
     ranges = [OffsetRange("src", p, 0, 20) for p in range(PARTITIONS)]
     assert read(leaders, ranges) == [(p, list(range(20))) for p in range(PARTITIONS)]
-    assert sorted(leaders.asked) == [[0, 2, 4], [1, 3, 5], [2], [3], [4], [5]]
+    assert sorted(leaders.requested) == [[0, 2, 4], [1, 3, 5], [2], [3], [4], [5]]
     leaders.close()
 
 
@@ -124,13 +124,13 @@ def test_an_empty_part_of_an_answer_is_not_the_end(leaders):
 def test_a_topic_that_is_gone_is_the_business_of_the_reader(leaders, monkeypatch):
     """That reader's error names the range."""
 
-    async def gone(*_, **__):
+    async def raise_unknown_topic(*_, **__):
         raise UnknownTopic("src")
 
-    monkeypatch.setattr(leaders, "by_leader_async", gone)
+    monkeypatch.setattr(leaders, "by_leader_async", raise_unknown_topic)
     ranges = [OffsetRange("src", p, 0, 20) for p in range(PARTITIONS)]
     assert [first for _, first in first_answers(leaders, ranges)] == [None] * PARTITIONS
-    assert leaders.asked == []
+    assert leaders.requested == []
 
 
 def test_the_first_answer_must_be_of_the_range(leaders):

@@ -65,8 +65,8 @@ class FakeLeader(FakeConnections):
         if kind_of(request) == "ListOffsets":
             return self.offsets(request)
         position = request.topics[0].partitions[0].fetch_offset
-        found = [data for data in self.log if BatchHeader.unpack(data).next_offset > position]
-        return self.fetched(b"".join(found[: self.per_answer]))
+        batches = [data for data in self.log if BatchHeader.unpack(data).next_offset > position]
+        return self.fetched(b"".join(batches[: self.per_answer]))
 
     def fetched(self, records=b"", code=0, **fields):
         part = {
@@ -109,9 +109,9 @@ class FakeLeader(FakeConnections):
 
 @pytest.fixture
 def leader():
-    made = FakeLeader()
-    yield made
-    made.close()
+    fake = FakeLeader()
+    yield fake
+    fake.close()
 
 
 def offsets_of(leader, start=0, end=100, **options):
@@ -337,11 +337,11 @@ def test_no_leader_is_allowed_to_name_a_follower(leader):
 
 def test_a_record_of_an_aborted_transaction_is_left_out(leader):
     """The answer's own list of aborted transactions decides; read_uncommitted ignores it."""
-    gone = SimpleNamespace(producer_id=1, first_offset=0)
+    aborted = SimpleNamespace(producer_id=1, first_offset=0)
     leader.per_answer = 100
-    leader.script.append(lambda *_: leader.fetched(b"".join(leader.log), aborted_transactions=[gone]))
+    leader.script.append(lambda *_: leader.fetched(b"".join(leader.log), aborted_transactions=[aborted]))
     assert offsets_of(leader) == []
-    leader.script.append(lambda *_: leader.fetched(b"".join(leader.log), aborted_transactions=[gone]))
+    leader.script.append(lambda *_: leader.fetched(b"".join(leader.log), aborted_transactions=[aborted]))
     assert offsets_of(leader, isolation="read_uncommitted") == list(range(100))
 
 

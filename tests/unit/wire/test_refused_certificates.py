@@ -39,8 +39,8 @@ def of_kafka_python(reason):
 
 def of_librdkafka(number):
     refusals = Refusals()
-    said = f"Receive failed: error:0A:SSL routines::ssl/tls alert: SSL alert number {number} (after 0ms)"
-    refusals.take(KafkaError(KafkaError._TRANSPORT, said))
+    text = f"Receive failed: error:0A:SSL routines::ssl/tls alert: SSL alert number {number} (after 0ms)"
+    refusals.take(KafkaError(KafkaError._TRANSPORT, text))
     return refusals.last
 
 

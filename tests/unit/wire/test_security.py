@@ -43,23 +43,23 @@ def context(**settings):
 
 def test_names_and_certificates_are_verified_by_default():
     """As librdkafka does since 2.0; nothing older than TLS 1.2."""
-    made = context()
-    assert made.verify_mode is ssl.CERT_REQUIRED
-    assert made.check_hostname
-    assert made.minimum_version is ssl.TLSVersion.TLSv1_2
+    tls = context()
+    assert tls.verify_mode is ssl.CERT_REQUIRED
+    assert tls.check_hostname
+    assert tls.minimum_version is ssl.TLSVersion.TLSv1_2
 
 
 def test_the_name_check_alone_can_be_off():
     """ssl.endpoint.identification.algorithm=none keeps the certificate check."""
-    made = context(ssl__endpoint__identification__algorithm="none")
-    assert made.verify_mode is ssl.CERT_REQUIRED
-    assert not made.check_hostname
+    tls = context(ssl__endpoint__identification__algorithm="none")
+    assert tls.verify_mode is ssl.CERT_REQUIRED
+    assert not tls.check_hostname
 
 
 def test_verification_can_be_off():
     """enable.ssl.certificate.verification=false is for tests, and works."""
-    made = context(enable__ssl__certificate__verification="false")
-    assert made.verify_mode is ssl.CERT_NONE
+    tls = context(enable__ssl__certificate__verification="false")
+    assert tls.verify_mode is ssl.CERT_NONE
 
 
 def test_an_unknown_name_check_is_refused():
@@ -72,8 +72,8 @@ def test_authorities_come_from_a_file_text_or_folder(certificate):
     """Exactly the given authority is trusted."""
     path = certificate / "cert.pem"
     for settings in ({"ssl.ca.location": str(path)}, {"ssl.ca.pem": path.read_text()}):
-        made = ssl_context(ClientConfig.of({**BASE, **settings}))
-        assert [ca["subject"] for ca in made.get_ca_certs()] == [((("commonName", "localhost"),),)]
+        tls = ssl_context(ClientConfig.of({**BASE, **settings}))
+        assert [ca["subject"] for ca in tls.get_ca_certs()] == [((("commonName", "localhost"),),)]
     assert ssl_context(ClientConfig.of({**BASE, "ssl.ca.location": str(certificate)})).get_ca_certs() == []
 
 
@@ -158,8 +158,8 @@ def test_a_revocation_list_is_checked(certificate, tmp_path):
         check=True,
         capture_output=True,
     )
-    made = context(ssl__crl__location=str(tmp_path / "list.crl"))
-    assert made.verify_flags & ssl.VERIFY_CRL_CHECK_LEAF
+    tls = context(ssl__crl__location=str(tmp_path / "list.crl"))
+    assert tls.verify_flags & ssl.VERIFY_CRL_CHECK_LEAF
 
 
 def test_a_plaintext_configuration_builds_no_context():

@@ -44,7 +44,7 @@ class FakeBrokers(FakeConnections):
 
     def __init__(self, leaders):
         super().__init__(leaders)
-        self.logs = {where: [] for where in leaders}
+        self.logs = {partition: [] for partition in leaders}
         self.ends = dict.fromkeys(leaders, 100)
         self.stable = dict(self.ends)
         self.in_flight = Counter()
@@ -63,19 +63,21 @@ class FakeBrokers(FakeConnections):
 
     def started(self, request):
         if kind_of(request) == "Produce":
-            for where, data in parts(request):
+            for partition, data in parts(request):
                 self.bytes_in_flight += len(data)
-                self.in_flight[where] += 1
-                self.most_in_flight[where] = max(self.most_in_flight[where], self.in_flight[where])
+                self.in_flight[partition] += 1
+                self.most_in_flight[partition] = max(
+                    self.most_in_flight[partition], self.in_flight[partition]
+                )
             self.most_bytes = max(self.most_bytes, self.bytes_in_flight)
             self.requests_in_flight += 1
             self.most_requests = max(self.most_requests, self.requests_in_flight)
 
     def ended(self, request):
         if kind_of(request) == "Produce":
-            for where, data in parts(request):
+            for partition, data in parts(request):
                 self.bytes_in_flight -= len(data)
-                self.in_flight[where] -= 1
+                self.in_flight[partition] -= 1
             self.requests_in_flight -= 1
 
     def handle(self, request, node):
@@ -88,59 +90,62 @@ class FakeBrokers(FakeConnections):
         topics = {}
         for topic in request.topics:
             for part in topic.partitions:
-                where = TopicPartition(topic.name, part.partition_index)
+                partition = TopicPartition(topic.name, part.partition_index)
                 topics.setdefault(topic.name, []).append(
                     SimpleNamespace(
                         partition_index=part.partition_index,
                         error_code=0,
-                        offset=ends[where],
+                        offset=ends[partition],
                         timestamp=-1,
                         leader_epoch=0,
                     )
                 )
         return SimpleNamespace(
-            topics=[SimpleNamespace(name=name, partitions=found) for name, found in topics.items()]
+            topics=[SimpleNamespace(name=name, partitions=partitions) for name, partitions in topics.items()]
         )
 
     def produce(self, request, node, codes=None):
         """Append like a broker; ``codes`` answers these partitions with an error, without an append."""
         answers = {}
-        for where, data in parts(request):
-            code, base = (codes or {}).get(where, 0), -1
-            if not code and self.leaders[where] != node:
+        for partition, data in parts(request):
+            code, base = (codes or {}).get(partition, 0), -1
+            if not code and self.leaders[partition] != node:
                 code = 6
             if not code:
-                code, base = self._append(where, data)
-            answers.setdefault(where.topic, []).append(
-                SimpleNamespace(index=where.partition, error_code=code, base_offset=base, error_message=None)
+                code, base = self._append(partition, data)
+            answers.setdefault(partition.topic, []).append(
+                SimpleNamespace(
+                    index=partition.partition, error_code=code, base_offset=base, error_message=None
+                )
             )
         return SimpleNamespace(
             responses=[
-                SimpleNamespace(name=name, partition_responses=found) for name, found in answers.items()
+                SimpleNamespace(name=name, partition_responses=partitions)
+                for name, partitions in answers.items()
             ]
         )
 
-    def _append(self, where, data):
+    def _append(self, partition, data):
         header = BatchHeader.unpack(data)
         sequence = header.base_sequence
-        log = self.logs[where]
-        for base, known, old in log[-5:]:
+        log = self.logs[partition]
+        for base, old_sequence, old in log[-5:]:
             # First and last sequence decide, never the content.
-            if (known, BatchHeader.unpack(old).record_count) == (sequence, header.record_count):
+            if (old_sequence, BatchHeader.unpack(old).record_count) == (sequence, header.record_count):
                 return 0, base
         expected = sum(BatchHeader.unpack(d).record_count for *_, d in log)
         if sequence != expected:
             return 45, -1
-        base = self.ends[where]
+        base = self.ends[partition]
         log.append((base, sequence, data))
-        self.ends[where] += BatchHeader.unpack(data).record_count
+        self.ends[partition] += BatchHeader.unpack(data).record_count
         return 0, base
 
-    def refuse(self, code, where=None):
-        """Script one answer: this code for one partition (all partitions without ``where``)."""
+    def refuse(self, code, partition=None):
+        """Script one answer: this code for one partition (all partitions without ``partition``)."""
         self.script.append(
             lambda request, node: self.produce(
-                request, node, {p: code for p, _ in parts(request) if where in (None, p)}
+                request, node, {p: code for p, _ in parts(request) if partition in (None, p)}
             )
         )
 
@@ -157,8 +162,8 @@ class FakeBrokers(FakeConnections):
         """Script one answer: the broker does not get the request."""
         self.script.append(lambda *_: kafka_errors.KafkaConnectionError("socket disconnected"))
 
-    def values(self, where):
-        return [BatchHeader.unpack(data).record_count for *_, data in self.logs[where]]
+    def values(self, partition):
+        return [BatchHeader.unpack(data).record_count for *_, data in self.logs[partition]]
 
 
 def parts(request):
@@ -181,13 +186,13 @@ def sealed(records=3, size=10):
 
 @pytest.fixture
 def brokers():
-    made = FakeBrokers({tp(n): n % 2 for n in range(4)})
-    yield made
-    made.close()
+    fake = FakeBrokers({tp(n): n % 2 for n in range(4)})
+    yield fake
+    fake.close()
 
 
 def send(brokers, counts, *, records=3, **options):
-    batches = {where: [sealed(records)] * count for where, count in counts.items()}
+    batches = {partition: [sealed(records)] * count for partition, count in counts.items()}
     return send_partitions(brokers, IDENTITY, batches, **options)
 
 
@@ -206,7 +211,7 @@ def test_first_batches_of_a_broker_leave_in_one_request(brokers):
     """The partitions of one broker are verified together, in one request per broker."""
     send(brokers, {tp(n): 3 for n in range(4)})
     first = brokers.sends[:2]
-    assert {node: {where for where, _ in parts(request)} for node, request in first} == {
+    assert {node: {partition for partition, _ in parts(request)} for node, request in first} == {
         0: {tp(0), tp(2)},
         1: {tp(1), tp(3)},
     }
@@ -216,7 +221,7 @@ def test_a_partition_has_one_batch_per_request(brokers):
     """Brokers refuse two batches of a partition in one request."""
     send(brokers, {tp(0): 20, tp(2): 20})
     for _, request in brokers.sends:
-        wheres = [where for where, _ in parts(request)]
+        wheres = [partition for partition, _ in parts(request)]
         assert len(wheres) == len(set(wheres))
 
 
@@ -243,16 +248,16 @@ def test_the_broker_answers_before_the_client_gives_up(brokers):
 
 def test_bytes_in_flight_are_bounded(monkeypatch):
     """A task with many partitions puts them neither all in flight at once, nor in one request."""
-    one = len(sealed(3, 1000)[1])
-    monkeypatch.setattr(produce, "MAX_BYTES_IN_FLIGHT", 5 * one)
-    monkeypatch.setattr(produce, "MAX_REQUEST_BYTES", 3 * one)
+    size = len(sealed(3, 1000)[1])
+    monkeypatch.setattr(produce, "MAX_BYTES_IN_FLIGHT", 5 * size)
+    monkeypatch.setattr(produce, "MAX_REQUEST_BYTES", 3 * size)
     # More partitions of one broker than either limit allows.
     brokers = FakeBrokers({tp(n): 0 for n in range(8)})
     try:
         send_partitions(brokers, IDENTITY, {tp(n): [sealed(3, 1000)] * 10 for n in range(8)})
     finally:
         brokers.close()
-    assert brokers.most_bytes == 5 * one
+    assert brokers.most_bytes == 5 * size
     assert max(len(parts(request)) for _, request in brokers.sends) == 3
 
 
@@ -519,18 +524,18 @@ def test_an_error_while_looking_for_leaders_is_raised(brokers):
 
 def faulty(rng):
     """Return brokers that refuse and lose some requests, and counts of batches to send to them."""
-    made = FakeBrokers({tp(n): n % 2 for n in range(4)})
+    brokers = FakeBrokers({tp(n): n % 2 for n in range(4)})
     for _ in range(rng.integers(0, 12)):
         fault = rng.integers(0, 4)
         if fault == 0:
-            made.refuse(int(rng.choice([6, 7, 19, 51, 3])))
+            brokers.refuse(int(rng.choice([6, 7, 19, 51, 3])))
         elif fault == 1:
-            made.lose_answer()
+            brokers.lose_answer()
         elif fault == 2:
-            made.lose_request()
+            brokers.lose_request()
         else:
-            made.script.append(as_usual)
-    return made, {tp(n): int(rng.integers(0, 9)) for n in range(4)}
+            brokers.script.append(as_usual)
+    return brokers, {tp(n): int(rng.integers(0, 9)) for n in range(4)}
 
 
 def test_random_faults_never_break_the_log():
@@ -538,9 +543,13 @@ def test_random_faults_never_break_the_log():
     rng = np.random.default_rng(20261121)
     cases = [faulty(rng) for _ in range(60)]
     with ExitStack() as stack, ThreadPoolExecutor(len(cases)) as threads:
-        for made, _ in cases:
-            stack.callback(made.close)
-        for (made, counts), receipts in zip(cases, threads.map(lambda case: send(*case), cases), strict=True):
+        for brokers, _ in cases:
+            stack.callback(brokers.close)
+        for (brokers, counts), receipts in zip(
+            cases, threads.map(lambda case: send(*case), cases), strict=True
+        ):
             assert {tp(r.partition): r.batches for r in receipts} == counts
-            for where, count in counts.items():
-                assert [sequence for _, sequence, _ in made.logs[where]] == list(range(0, 3 * count, 3))
+            for partition, count in counts.items():
+                assert [sequence for _, sequence, _ in brokers.logs[partition]] == list(
+                    range(0, 3 * count, 3)
+                )

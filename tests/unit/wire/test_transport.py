@@ -39,8 +39,8 @@ def port():
 
 def connected(monkeypatch, *addresses, port, seconds):
     """Return where a connection to a host of these addresses leads."""
-    found = [(socket.AF_INET, socket.SOCK_STREAM, 0, "", (address, port)) for address in addresses]
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *_: found)
+    infos = [(socket.AF_INET, socket.SOCK_STREAM, 0, "", (address, port)) for address in addresses]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_: infos)
     net = NetworkSelector(slow_task_threshold_secs=0)
     try:
         with net.run(connect(net, "broker", port, (), time.monotonic() + seconds)) as sock:
@@ -77,15 +77,15 @@ class Interrupted(socket.socket):
 @pytest.mark.parametrize("kind", [Interrupted, socket.socket], ids=["sends", "reads"])
 def test_a_time_out_of_the_task_ends_the_wait_for_a_broker(kind):
     """kafka-python logs it, closes the connection, and waits on: the time-out would be lost."""
-    ours, theirs = socket.socketpair()
-    ours.setblocking(False)
-    with theirs, closing(EventLoop(slow_task_threshold_secs=0)) as net:
-        transport = TcpTransport(net, kind(fileno=ours.detach()))
+    client, server = socket.socketpair()
+    client.setblocking(False)
+    with server, closing(EventLoop(slow_task_threshold_secs=0)) as net:
+        transport = TcpTransport(net, kind(fileno=client.detach()))
         protocol = SimpleNamespace(_sensors=None, data_received=interrupted, connection_lost=print)
         transport.set_protocol(protocol)
         transport.resume_reading()
         transport.write(b"request")
-        theirs.send(b"answer")
+        server.send(b"answer")
         try:
             with pytest.raises(TimedOut):
                 net.run(net.sleep(SECONDS))

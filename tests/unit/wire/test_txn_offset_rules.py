@@ -46,9 +46,9 @@ class FakeCoordinators(ScriptedCoordinator):
 
 @pytest.fixture
 def coordinators():
-    made = FakeCoordinators()
-    yield made
-    made.close()
+    fake = FakeCoordinators()
+    yield fake
+    fake.close()
 
 
 def add(connections, **options):

@@ -57,9 +57,9 @@ class FakeCoordinator(ScriptedCoordinator):
 
 @pytest.fixture
 def coordinator():
-    made = FakeCoordinator()
-    yield made
-    made.close()
+    fake = FakeCoordinator()
+    yield fake
+    fake.close()
 
 
 def test_all_partitions_are_added_by_one_request_of_version_3_at_most(coordinator):
@@ -154,8 +154,10 @@ def test_a_coordinator_that_stays_away_is_told_before_the_time_is_over(coordinat
     coordinator.codes = [51, 51, 51]
     coordinator.answer = lambda _request, code: late(code)
     assert end_txn(coordinator, IDENTITY, commit=False) is EndTxnAnswer.ENDED
-    (told,) = caplog.messages
-    assert told.startswith("EndTxn(abort) of 'work': still waiting (EndTxn(abort) of 'work': CONCURRENT_TRAN")
+    (message,) = caplog.messages
+    assert message.startswith(
+        "EndTxn(abort) of 'work': still waiting (EndTxn(abort) of 'work': CONCURRENT_TRAN"
+    )
 
 
 def test_a_fence_while_adding_is_a_fence(coordinator):
