@@ -35,7 +35,7 @@ class Look:
     :param oldest: the first remaining record of partitions whose log start is above 0.
     :param stable: last stable offsets.
     :param first_records: the first record at or after the moment.
-    :param highest: the highest timestamp, in ms since 1970; -1 if there is none.
+    :param highest: the highest timestamps, in ms since 1970, where they are known; -1 if there is none.
     :param undated: partitions with records, none of which has a timestamp.
     :param epochs: epochs of the leaders that answered for ``stable``; -1 if unknown.
     """
