@@ -81,7 +81,10 @@ class Cluster(Protocol):
         """
 
     def max_timestamps(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Return the highest timestamp in each log, markers included, in ms since 1970; -1: there is none."""
+        """Return the highest timestamp in each log, markers included, in ms since 1970; -1: there is none.
+
+        Omits logs of which it is unknown.
+        """
 
     def committed(
         self, group: str, partitions: Collection[TopicPartition] | None, *, stable: bool = True

@@ -63,7 +63,8 @@ class Witnesses:
                 raise LedgerReplaced(
                     f"{offset} beside ledger {ledger}; the ledger {self.topic!r} is now {topic_id} "
                     "and knows nothing of what was committed there: it was deleted, re-created or is another "
-                    "one. Restore it, or start over with a new group_id"
+                    "one, or MirrorMaker copied the offsets from another cluster (exclude the group from "
+                    "sync.group.offsets). Restore it, or start over with a new group_id"
                 )
 
     def testify(self) -> Testimony:

@@ -61,7 +61,7 @@ def check_ledger(
             raise LedgerReplaced(
                 f"group {group!r} committed offset {offset.offset} of {tp} beside ledger {other}; the ledger "
                 f"{topic!r} (id {topic_id or 'none'}) is another one: name the ledger of this group, restore "
-                "it, or start over with a new group_id"
+                "it, or start over with a new group_id, which MirrorMaker does not copy (groups.exclude)"
             )
 
 

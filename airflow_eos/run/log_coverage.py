@@ -35,7 +35,7 @@ class Look:
     :param oldest: the first remaining record of partitions whose log start is above 0.
     :param stable: last stable offsets.
     :param first_records: the first record at or after the moment.
-    :param highest: the highest timestamp, in ms since 1970; -1 if there is none.
+    :param highest: the highest timestamps, in ms since 1970, where they are known; -1 if there is none.
     :param undated: partitions with records, none of which has a timestamp.
     :param epochs: epochs of the leaders that answered for ``stable``; -1 if unknown.
     """
@@ -207,7 +207,8 @@ def refuse_future(
     if all(record.offset >= stable[tp] for tp, record in ahead):
         raise IntervalNotReady(f"{text}, in a transaction that is open; retry when it has ended")
     raise IntervalUnaccountable(
-        f"{text}; it is {moment_text(timestamp_of(now))} by this host's clock. If that is right, every "
+        f"{text}; it is {moment_text(timestamp_of(now))} by this host's clock. If that clock is wrong, or a "
+        "broker's with message.timestamp.type=LogAppendTime, correct it and wait until then. Else every "
         "interval to come would end before it, and nobody would read what is written behind it: read what "
         "lies before it by offsets (Explicit), delete the records up to it (kafka-delete-records.sh, the "
         "offset plus one), go on with accept_deleted=True, and keep such timestamps out: "

@@ -16,7 +16,13 @@ from typing import Any, TypeVar
 import kafka.errors as kafka_errors
 from kafka.protocol.metadata import CoordinatorType, FindCoordinatorRequest, MetadataRequest
 
-from airflow_eos.exceptions import AuthorizationFailed, ConfigurationError, EosError, UnknownTopic
+from airflow_eos.exceptions import (
+    AuthorizationFailed,
+    ConfigurationError,
+    EnvironmentMismatch,
+    EosError,
+    UnknownTopic,
+)
 from airflow_eos.model.kafka import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicDescription
 from airflow_eos.model.kinds import did_you_mean
 from airflow_eos.model.ranges import TopicPartition
@@ -200,6 +206,11 @@ class BrokerConnections(NodeConnections):
             max_version=12,
         )
         answer = await self.ask_any_async(request)
+        if None not in (self.cluster_id, answer.cluster_id) and self.cluster_id != answer.cluster_id:
+            raise EnvironmentMismatch(
+                f"{self._servers}: a broker of cluster {answer.cluster_id} answers, and this client has "
+                f"begun with cluster {self.cluster_id}: name brokers of one cluster in 'bootstrap.servers'"
+            )
         self._manager.cluster.update_metadata(answer)
         for topic in answer.topics:
             code = topic.error_code

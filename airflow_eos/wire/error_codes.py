@@ -103,7 +103,8 @@ PRODUCE: Mapping[int, Reaction] = {
     32: Fatal(
         RecordRefused,
         "INVALID_TIMESTAMP: a timestamp is outside of the topic's message.timestamp.before.max.ms and "
-        "message.timestamp.after.max.ms; return another one or none, or raise the setting",
+        "message.timestamp.after.max.ms; return another one, or raise the setting. Where process returns "
+        "none, it is the time of sealing: correct the clocks of brokers and executors",
     ),
     35: Fatal(BrokerUnsupported, "UNSUPPORTED_VERSION: the broker does not speak Produce 9 to 11"),
     42: Fatal(ProtocolViolation, "INVALID_REQUEST"),

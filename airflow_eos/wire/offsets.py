@@ -149,13 +149,16 @@ def max_timestamps(
 ) -> dict[TopicPartition, int]:
     """Return the highest timestamp in each log, in ms since 1970 (KIP-734); -1 for an empty log.
 
-    Includes records of open and aborted transactions, and transaction markers. Raises as
+    Includes records of open and aborted transactions, and transaction markers. Omits logs with segments that
+    only remote storage has (KIP-405), because brokers compare local ones only. Raises as
     :func:`list_offsets`.
     """
+    starts = list_offsets(connections, partitions, "earliest")
     timed_offsets = connections.run(
         _ask(connections, partitions, _SPECIAL["max_timestamp"], "read_uncommitted")
     )
-    return {tp: timed.timestamp for tp, timed in timed_offsets.items()}
+    local = list_offsets(connections, partitions, "earliest_local")  # afterwards: it only rises
+    return {tp: timed.timestamp for tp, timed in timed_offsets.items() if local[tp] <= starts[tp]}
 
 
 async def _ask(

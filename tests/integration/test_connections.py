@@ -16,11 +16,15 @@ from kafka.protocol.metadata import MetadataRequest
 from airflow_eos.broker.producer import TransactionalProducer
 from airflow_eos.broker.shared_connections import Link
 from airflow_eos.engine.control_plane import ControlPlane
-from airflow_eos.exceptions import BrokersUnavailable, ConfigurationError
+from airflow_eos.exceptions import BrokersUnavailable, ConfigurationError, EnvironmentMismatch
+from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.operators.retriable import is_final
 from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.connection import BrokerConnections
+from airflow_eos.wire.fetch import fetch_answers
 from airflow_eos_testing import EmbeddedKafka
 from tests.support.local_runs import Pipeline
+from tests.support.wire_requests import transaction
 
 
 def open_sockets():
@@ -143,6 +147,35 @@ def test_bootstrap_servers_of_two_clusters_are_named(embedded_kafka):
         control.link.cluster_id = "another"
         with pytest.raises(ConfigurationError, match=r"names brokers of two clusters, .*another"):
             control.transactions.fence("two")
+
+
+def test_a_cluster_that_answers_in_place_of_the_first_is_refused(embedded_kafka, kafka_topic):
+    """`bootstrap.servers` names two clusters, and the one with which this client began is silent now."""
+    with BrokerConnections(embedded_kafka.client_config()) as connections:
+        connections.cluster_id = "first"
+        with pytest.raises(EnvironmentMismatch, match="has begun with cluster first") as refusal:
+            connections.topics([kafka_topic("src")])
+    assert not is_final(refusal.value)
+
+
+@pytest.mark.chaos
+def test_a_read_does_not_go_on_in_another_cluster():
+    """It has a topic of this name, too, and brokers with the same ids."""
+    where = TopicPartition("src", 0)
+    with EmbeddedKafka() as one, EmbeddedKafka() as another:
+        clusters = {}
+        for kafka in (one, another):
+            kafka.create_topic(where.topic)
+            with BrokerConnections(kafka.client_config()) as connections:
+                clusters[connections.cluster_id] = kafka
+                transaction(connections, where, ["a", "b", "c"], records_per_batch=1)
+        both = f"{one.bootstrap_servers},{another.bootstrap_servers}"
+        with BrokerConnections({"bootstrap.servers": both, "socket.timeout.ms": "1000"}) as connections:
+            answers = fetch_answers(connections, where, 0, 3, max_bytes=1)
+            assert next(answers).next_position == 1
+            clusters[connections.cluster_id].brokers[0].pause()
+            with pytest.raises(EnvironmentMismatch):
+                list(answers)
 
 
 def test_any_name_that_brokers_take_logs_in_by_scram():

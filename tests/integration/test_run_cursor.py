@@ -21,6 +21,7 @@ from airflow_eos.exceptions import (
     TopicRecreated,
     UnknownTopic,
 )
+from airflow_eos.ledger.keys import offset_metadata
 from airflow_eos.model.ranges import Cursor
 from airflow_eos.model.ranges import TopicPartition as ProductPartition
 from airflow_eos.model.spec import Deployment
@@ -307,6 +308,23 @@ def test_a_ledger_made_again_is_refused(pipeline):
     with pytest.raises(LedgerReplaced, match="start over with a new group_id"):
         pipeline.run("r2")
     assert pipeline.output() == ["a"]
+
+
+def test_a_cursor_goes_on_when_offsets_that_a_mirror_copied_are_deleted(pipeline):
+    """MirrorMaker (tried: 4.3.1) overwrites the offsets of a group without members, with their metadata."""
+    pipeline.publish(["a"])
+    pipeline.run("r1")
+    pipeline.publish(["b", "c"])
+    group, spec = pipeline.spec.group_id, pipeline.spec
+    copied = offset_metadata("run of the other cluster", 0, "sYEMPCOlTU6R1zcRIf-asw")
+    commit_offset(spec.kafka, group, pipeline.source, 3, metadata=copied)
+    with pytest.raises(LedgerReplaced, match="MirrorMaker copied the offsets"):
+        pipeline.run("r2")
+    with pytest.raises(LedgerReplaced, match="MirrorMaker does not copy"):
+        reset_cursor(spec.deployment, Reset(group, "cursor"))
+    pipeline.kafka.admin().delete_consumer_groups([group])[group].result()
+    assert pipeline.run("r2").records_read == 2
+    assert pipeline.output() == ["a", "b", "c"]
 
 
 def test_a_clear_is_answered_by_on_committed(pipeline):

@@ -23,7 +23,7 @@ from airflow_eos.recordbatch.sealer import seal
 from airflow_eos.recordbatch.stamp import stamp
 from airflow_eos.wire.error_codes import FETCH, Fatal, Retry
 from airflow_eos.wire.fetch import fetch_answers
-from airflow_eos.wire.offsets import list_offsets
+from airflow_eos.wire.offsets import list_offsets, max_timestamps
 from tests.support.wire_requests import fetch_range
 from tests.unit.wire.fakes import FakeConnections, as_usual, kind_of
 
@@ -83,7 +83,7 @@ class FakeLeader(FakeConnections):
 
     def offsets(self, request):
         latest = self.stable if request.isolation_level else self.end
-        answer = {-1: latest, -2: self.start, -4: self.local_start}
+        answer = {-1: latest, -2: self.start, -3: latest - 1, -4: self.local_start}
         return SimpleNamespace(
             topics=[
                 SimpleNamespace(
@@ -313,6 +313,13 @@ def test_an_empty_tail_of_the_local_log_is_finished(leader):
     leader.log = leader.log[:5]
     assert offsets_of(leader) == list(range(50))
     assert leader.positions[-1] == 50
+
+
+def test_the_highest_timestamp_of_local_segments_proves_nothing(leader):
+    """Records that only remote storage has may be newer."""
+    assert max_timestamps(leader, [WHERE]) == {WHERE: -1}
+    leader.local_start = 20
+    assert max_timestamps(leader, [WHERE]) == {}
 
 
 def test_an_empty_answer_from_remote_storage_proves_nothing(leader):
