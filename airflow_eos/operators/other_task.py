@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_eos.exceptions import DifferentWork
 from airflow_eos.ledger.records.run_record import AIRFLOW
-from airflow_eos.operators.task_identity import task_of
+from airflow_eos.operators.task_identity import clear_number, task_of
 from airflow_eos.run.work import OWN_PIPELINE
 
 if TYPE_CHECKING:
@@ -21,6 +21,11 @@ if TYPE_CHECKING:
     from airflow_eos.ledger.records.run_record import RunRecord
 
 log = logging.getLogger(__name__)
+
+_REORDERED = (
+    "The list that the task is mapped over had another order then, and an element may have been left out: "
+    "give the list a fixed order (a set has none), then clear all instances of the task"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +58,15 @@ def refuse_other_task(task: Any, context: Context, record: RunRecord, *, told_ap
     """Refuse a record that another task of the Dag, or another instance of this mapped one, has written.
 
     Accepts a record of a task that the Dag no longer has under this pipeline (a renamed task keeps its
-    records), and of an earlier Dag run's instance (lists may have changed their order). A record of another
-    Dag is only logged, because a task cannot know whether that Dag was renamed.
+    records), and of another instance in an earlier Dag run or before a clear (lists may have changed their
+    order). A record of another Dag is only logged, because a task cannot know whether that Dag was renamed.
 
     :param task: the operator, as it runs.
     :param told_apart: whether the instances of this mapped task are different runs, at whatever map index.
     :raises DifferentWork: names both tasks and the alternatives.
     """
-    author = TaskInstance.from_dict(record.details.get(AIRFLOW))
-    asking = TaskInstance.from_dict(task_of(context, task.dag_id, task.task_id))
+    names = task_of(context, task.dag_id, task.task_id)
+    author, asking = TaskInstance.from_dict(record.details.get(AIRFLOW)), TaskInstance.from_dict(names)
     if author is None or asking is None or author == asking or task.on_committed == "accept":
         return
     if author.dag_id != asking.dag_id:
@@ -73,15 +78,22 @@ def refuse_other_task(task: Any, context: Context, record: RunRecord, *, told_ap
             author.dag_id,
         )
         return
+    advice = f"{OWN_PIPELINE}. Where either may do this work: on_committed='accept' lets the record stand"
     if author.task_id == asking.task_id:
-        other = not told_apart and author.run_id == asking.run_id and author.map_index != asking.map_index
+        other = author.run_id == asking.run_id and author.map_index != asking.map_index
+        if other and told_apart:
+            is_reordered = min(author.map_index, asking.map_index) >= 0  # not mapped or unmapped since
+            start, advice = record.of_task("dag_run_start"), _REORDERED
+            was_cleared = start is None or start != names["dag_run_start"] or clear_number(context) > 0
+            other = is_reordered and not was_cleared
+            if is_reordered and was_cleared:
+                log.warning("%s was committed by %s in this Dag run. %s", record.run_key, author, _REORDERED)
     else:
         other = _has_task(context["dag"], author.task_id, record.pipeline)
     if other:
         raise DifferentWork(
             f"the ledger's record of {record.run_key} is of other work with the same name: recorded task "
-            f"{author} in Dag run {author.run_id!r}, asked {asking}. {OWN_PIPELINE}. "
-            "Where either may do this work: on_committed='accept' lets the record stand"
+            f"{author} in Dag run {author.run_id!r}, asked {asking}. {advice}"
         )
 
 

@@ -371,7 +371,7 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
             store=context.get("task_state_store"),
             id_key=self.external_id_key,
             status_key=self._K8S_DRIVER_STATUS_KEY,
-            life=f"{self._run_key} {spec.clear_number} {context['ti'].max_tries}",
+            life=f"{self._run_key} {spec.clear_number} {context['ti'].max_tries} {self._conn_id}",
             driver_of=self._driver_of,
         )
 

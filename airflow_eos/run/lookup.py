@@ -110,8 +110,9 @@ class CommittedRuns:
         parts, final = rounds.in_order(self._spec, records)
         if final is not None:
             return self._settled(rounds.merged([*parts, final]), [*parts, final], wait=wait)
-        if whole in records:  # the author asked for rounds after this Dag run was created
-            return self._settled(records[whole], [records[whole]], wait=wait)
+        if whole in records:  # the author asked for rounds after it was committed, or gave them up before
+            parts.append(records[whole])
+            return self._settled(rounds.merged(parts) if parts[1:] else parts[0], parts, wait=wait)
         self._check(parts)
         number = self._spec.round
         return _answer(parts[number], "a round") if number is not None and number < len(parts) else None

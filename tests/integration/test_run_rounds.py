@@ -11,7 +11,7 @@ from airflow_eos.exceptions import RunAlreadyCommitted, RunFenced
 from airflow_eos.model.ranges import Cursor, OffsetRange
 from airflow_eos.operations.preview import preview
 from airflow_eos.run.states import State
-from tests.support.local_runs import LocalDataPlane, Paused, Pipeline
+from tests.support.local_runs import Died, LocalDataPlane, Paused, Pipeline, die_at
 
 ROUNDS = Cursor(max_records=4, until_caught_up=True)
 
@@ -124,6 +124,18 @@ def test_a_run_in_rounds_is_found_though_its_author_does_without_them_now(pipeli
     assert (repeated.mode, repeated.records_read) == ("reprocess", 9)
     assert pipeline.run("r2", ranges=single).records_read == 1
     assert len(pipeline.output()) == 19
+
+
+def test_a_run_that_was_finished_without_rounds_is_still_all_of_its_rounds(pipeline):
+    """Given up after a try died between two of them: a clear answers for, and repeats, all."""
+    with pytest.raises(Died):
+        pipeline.run(ranges=ROUNDS, on_state=die_at(State.COMMITTED))
+    assert pipeline.run(ranges=Cursor(), try_number=2).records_read == 5
+    found = pipeline.run(ranges=Cursor(), clear_number=1)
+    assert (found.found, found.records_read, found.details["rounds"]) == (True, 9, 2)
+    again = pipeline.run(ranges=Cursor(), clear_number=2, on_committed="reprocess")
+    assert (again.records_read, len(pipeline.output())) == (9, 18)
+    assert pipeline.run("r2", ranges=Cursor()).records_read == 0
 
 
 def test_a_skipped_record_of_any_round_is_in_the_answer(pipeline):

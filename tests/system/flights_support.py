@@ -90,6 +90,8 @@ PIPELINES = (
     "timed",
     "rounds",
     "mapped",
+    "listed1",
+    "listed2",
 )
 """Copies of the test Dags, from ``<name>-in`` to ``<name>-out``."""
 

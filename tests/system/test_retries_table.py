@@ -432,6 +432,33 @@ def test_mapped_tasks_have_a_cursor_each(airflow: AirflowStandalone, kafka: Embe
     assert mapped.look() == after
 
 
+@pytest.mark.chaos
+@pytest.mark.parametrize("gate", ["listed1"], indirect=True)
+def test_element_of_a_list_that_changed_its_order_is_not_left_out(
+    airflow: AirflowStandalone, kafka: EmbeddedKafka, gate: Gate, folder: Path
+) -> None:
+    """The retry of the first index gets the element that the second one did, and fails; a clear does both."""
+    pipelines = [Pipeline(kafka, name, name) for name in ("listed1", "listed2")]
+    sent = [pipeline.publish("listed") for pipeline in pipelines]
+    gate.shut()
+    run_id = airflow.trigger("listed")
+    gate.wait()
+    airflow.wait_for_task("listed", run_id, "copy", ["success"], map_index=1)
+    reordered = folder / "listed.reversed"
+    reordered.touch()
+    try:
+        airflow.kill_task("listed", run_id, "copy", map_index=0)
+        gate.open()
+        assert airflow.wait_for_run("listed", run_id) == "failed"
+        failure = airflow.xcom("listed", run_id, "copy", "airflow_eos_failure", map_index=0)
+        assert (failure["try_number"], failure["error"]) == (2, "DifferentWork")
+        airflow.clear("listed", run_id, ["copy"])
+        assert airflow.wait_for_run("listed", run_id) == "success"
+    finally:
+        reordered.unlink()
+    assert [pipeline.look().output for pipeline in pipelines] == sent
+
+
 def tries(airflow: AirflowStandalone, dag_id: str, run_id: str) -> list[str]:
     """Return the states of all tries."""
     return [ti["state"] for ti in airflow.api.tries(dag_id, run_id, "copy")]

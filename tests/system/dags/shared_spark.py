@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import datetime as dt
 import functools
+import os
+from pathlib import Path
 from typing import Any
 
 from airflow.providers.openlineage.utils.selective_enable import enable_lineage
@@ -166,3 +168,25 @@ with DAG("mapped", schedule=None) as mapped_dag:
         return df.select("key", "value")
 
     copy.expand(source_partition=[0, 1])
+
+
+def copy_element(df: Any, name: str) -> Any:
+    """Wait at the gate of an element, then copy."""
+    return copy_at(name, df)
+
+
+with DAG("listed", schedule=None) as listed_dag:
+    # The list of another process may have another order, as one made from a set.
+    is_reversed = Path(os.environ["EOS_TEST_FOLDER"], "listed.reversed").exists()
+    ReadProcessWriteOperator.partial(task_id="copy", process=copy_element, retries=1, **COMMON).expand_kwargs(
+        [
+            {
+                "pipeline": name,
+                "topics": [f"{name}-in"],
+                "sink_topic": f"{name}-out",
+                "group_id": name,
+                "op_kwargs": {"name": name},
+            }
+            for name in sorted(("listed1", "listed2"), reverse=is_reversed)
+        ]
+    )

@@ -19,7 +19,7 @@ from airflow_eos.operators.read_process_write import ReadProcessWriteOperator
 from airflow_eos.operators.replay import ReplayOffsetRangesOperator
 from airflow_eos.operators.retriable import is_final
 from airflow_eos.operators.submit import ReadProcessWriteSubmitOperator
-from tests.unit.airflow.fakes import START, FakeRun, a_record, make_context
+from tests.unit.airflow.fakes import DAY, START, FakeRun, a_record, make_context
 
 GIVEN: dict[str, Any] = {"topics": ["src"], "sink_topic": "out", "group_id": "g"}
 DAILY = {**GIVEN, "ranges": "data_interval"}
@@ -163,6 +163,49 @@ def test_an_instance_finds_its_partition_at_another_map_index(dag: DAG, ledger: 
     run(zero, map_index=1, clear_number=1)
     run(first, map_index=0, clear_number=1)
     assert len(ledger) == 2
+
+
+@pytest.mark.parametrize("given", [{"start_date": START}, {"start_date": START, "clear_number": 1}])
+def test_an_element_that_two_instances_of_a_dag_run_got_leaves_no_other_one_out(
+    dag: DAG, ledger: dict[str, RunRecord], given: dict[str, Any]
+) -> None:
+    """Each process reads the Dag file; a set has another order there. A neighbour's clear changes nothing."""
+    zero, _ = instances(dag, lambda task: task.expand(source_partition=[0, 1]), pipeline=TEMPLATED)
+    run(zero, map_index=0, **given)
+    with pytest.raises(
+        DifferentWork, match=r"map index 0\).*map index 1\)\. The list .* another order"
+    ) as refused:
+        run(zero, map_index=1, **given)
+    assert is_final(refused.value)
+
+
+@pytest.mark.parametrize(
+    "later",
+    [{"start_date": START, "clear_number": 1, "max_tries": 3}, {"start_date": START + DAY}],
+    ids=["cleared", "the Dag run was created again"],
+)
+def test_an_element_that_another_instance_did_before_a_clear_is_logged(
+    dag: DAG, ledger: dict[str, RunRecord], caplog: pytest.LogCaptureFixture, later: dict[str, Any]
+) -> None:
+    """All instances may be cleared: then each element has one. The task cannot know, the user does."""
+    zero, first = instances(dag, lambda task: task.expand(source_partition=[0, 1]), pipeline=TEMPLATED)
+    run(zero, map_index=0, start_date=START)
+    run(first, map_index=1, start_date=START)
+    assert "another order" not in caplog.text
+    run(zero, map_index=1, **later)
+    assert "committed by 'mapped' (map index 0) in this Dag run. The list" in caplog.text
+    assert len(ledger) == 2
+
+
+@pytest.mark.parametrize("indexes", [(-1, 0), (0, -1)])
+def test_a_task_that_was_mapped_or_unmapped_between_two_tries_finds_its_record(
+    dag: DAG, ledger: dict[str, RunRecord], indexes: tuple[int, int]
+) -> None:
+    """Over pipelines: one instance is the same run as the task was."""
+    zero, _ = instances(dag, lambda task: task.expand(pipeline=["orders", "returns"]), ranges="data_interval")
+    for index in indexes:
+        run(zero, map_index=index, start_date=START)
+    assert len(ledger) == 1
 
 
 def test_an_instance_finds_its_topics_at_another_map_index(dag: DAG, ledger: dict[str, RunRecord]) -> None:

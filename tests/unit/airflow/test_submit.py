@@ -63,7 +63,7 @@ SPEC = RunSpec(
 
 
 RUN_KEY = cursor_run_key("pipelines.copy", "scheduled__2026-11-20")
-LIFE = f"{RUN_KEY} 0 2"
+LIFE = f"{RUN_KEY} 0 2 spark_default"
 
 
 class Store(dict[str, Any]):
@@ -197,6 +197,20 @@ def test_retry_never_takes_up_the_job_of_other_work(dag: DAG, ledger: Ledger, dr
     assert second.calls == ["submit", "poll driver-2"]
 
 
+def test_retry_never_asks_one_cluster_for_the_job_of_another(
+    dag: DAG, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The Dag names another connection now. That cluster does not know the driver: each retry would fail."""
+    extra = {"deploy-mode": "cluster", "namespace": "spark"}
+    kubernetes = {"conn_type": "spark", "host": "k8s://https://a:1", "extra": extra}
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_K8S", json.dumps(kubernetes))
+    ledger.answers = [None, a_record(found=True)]
+    store = Store(spark_job_id="driver-1", airflow_eos_life=LIFE)
+    moved = make(dag, conn_id="spark_k8s", track_driver_via_k8s_api=True)
+    moved.execute(context_of(moved, store, try_number=2))
+    assert moved.calls == ["submit", "poll driver-2"]
+
+
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The cluster manager's answers about a driver, one after the other."""
@@ -234,7 +248,7 @@ def test_clear_ends_the_job_of_an_earlier_life(
     operator.execute(context_of(operator, store, try_number=2, clear_number=1, max_tries=3))
     assert killed == ended
     assert operator.calls == ["submit", "poll driver-2"]
-    assert store["airflow_eos_life"] == f"{RUN_KEY} 1 3"
+    assert store["airflow_eos_life"] == f"{RUN_KEY} 1 3 spark_default"
     assert store["spark_job_id"] == "driver-2"
     assert "k8s_driver_status" not in store
 
