@@ -36,9 +36,9 @@ class CachedBlocks:
                 earlier = before.get(partition, frozenset())
                 if len(places) > copies or (earlier and places - earlier):
                     return (
-                        f"block {partition} of a DataFrame that the transform caches is on executor "
+                        f"block {partition} of a cache or lazy checkpoint is on executor "
                         f"{', '.join(sorted(places))}, after {', '.join(sorted(earlier)) or 'none'}: Spark "
-                        "computed it again"
+                        "computed it again; fill a cache by count() first, checkpoint with eager=True"
                     )
         return None
 

@@ -76,7 +76,11 @@ def retry_soon(client: Any, address: str) -> None:
 
 
 class _Stub:
-    """The requests of Spark Connect; errors of executions that quote a searched condition are reworded."""
+    """The requests of Spark Connect; errors of executions that quote a searched condition are reworded.
+
+    Lazy checkpoints become eager: until a job has filled one, two tasks may evaluate its DataFrame side by
+    side, and nothing shows it.
+    """
 
     def __init__(self, stub: Any) -> None:
         self._stub = stub
@@ -85,7 +89,13 @@ class _Stub:
         call = getattr(self._stub, request)
         if request not in ("ExecutePlan", "ReattachExecute"):
             return call
-        return lambda *args, **options: _answers(call(*args, **options))
+        return lambda message, **options: _answers(call(_eager(message), **options))
+
+
+def _eager(message: Any) -> Any:
+    if hasattr(message, "plan") and message.plan.command.HasField("checkpoint_command"):
+        message.plan.command.checkpoint_command.eager = True
+    return message
 
 
 def _answers(call: Any) -> Iterator[Any]:

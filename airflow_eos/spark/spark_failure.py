@@ -31,6 +31,8 @@ _LOST_CLASSES = frozenset(
         "org.apache.spark.shuffle.FetchFailedException",
         "org.apache.spark.shuffle.MetadataFetchFailedException",
         "org.apache.spark.TaskKilledException",
+        # Since 4.1 a worker that sent nothing for idleTimeoutSeconds may be killed.
+        "org.apache.spark.api.python.PythonWorkerException",
         # The JVM lacks a class or a library, or has another version of it, whatever the record.
         "java.lang.AbstractMethodError",
         "java.lang.ExceptionInInitializerError",

@@ -29,6 +29,7 @@ from airflow_eos.exceptions import (
 from airflow_eos.operators.author_signals import asked_of_airflow
 from airflow_eos.operators.retriable import is_final
 from airflow_eos.spark.lazy_data_plane import LazyDataPlane
+from airflow_eos.spark.session import spark_version
 from airflow_eos_testing import read_topic
 from tests.support.cases import rest_in_chaos
 
@@ -186,6 +187,27 @@ def test_a_worker_that_dies_is_not_a_function_that_raised(broker, spark, fn):
     )
     assert type(error) is RunFailed
     assert "Python worker exited unexpectedly" in str(error)
+
+
+def test_a_worker_that_spark_kills_as_idle_is_not_a_function_that_raised(broker, spark, fn):
+    """No record is blamed: it would be a dead letter."""
+    if spark_version(spark) < (4, 1):
+        pytest.skip("Spark 4.0 kills no idle worker")
+    idle = {"idleTimeoutSeconds": "1", "killOnIdleTimeout": "true"}
+
+    def wait(value):
+        time.sleep(5)
+        return value
+
+    def process(df):
+        for name, value in idle.items():
+            spark.conf.set(f"spark.sql.execution.pyspark.udf.{name}", value)
+        return df.select(fn.udf(wait, "binary")("value").alias("value"))
+
+    error = error_of(broker, spark, process, numbered(broker))
+    for name in idle:
+        spark.conf.unset(f"spark.sql.execution.pyspark.udf.{name}")
+    assert type(error) is RunFailed
 
 
 # -- dead letters -----------------------------------------------------------------------------------------

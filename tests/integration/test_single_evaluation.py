@@ -40,6 +40,7 @@ from tests.support.unrepeatable import (
     cached_beyond_memory,
     cached_halves,
     half_of_a_filled_cache_in_one_task,
+    lazily_checkpointed_halves,
     random_keys,
     random_keys_below_two_shuffles,
     random_values_without_a_shuffle,
@@ -288,6 +289,22 @@ def test_a_transform_that_is_computed_twice_each_time_fails_with_the_reason(expe
 
 
 @pytest.mark.chaos
+def test_a_lazy_checkpoint_leaves_one_evaluation(experiment, spark):
+    """A run over Spark Connect makes it eager; a classic session detects what both tasks have computed."""
+    run = experiment(lazily_checkpointed_halves)
+    if is_connect(spark) and spark_version(spark) < (4, 2):
+        _is_refused(run)
+        return
+    if is_connect(spark):
+        run.run()
+        assert run.surplus() == EXACT
+        return
+    with pytest.raises(RunFailed, match=r"lazy checkpoint is on executor .* eager=True"):
+        run.run()
+    assert run.surplus()["twice"] == 0
+
+
+@pytest.mark.chaos
 @pytest.mark.parametrize("lost", [1, 2], ids=["one executor", "both executors"])
 @pytest.mark.parametrize(
     "shape", [random_keys, random_values_without_a_shuffle], ids=lambda shape: shape.__name__
@@ -348,4 +365,4 @@ def test_spark_connect_leaves_one_evaluation(broker):
     assert done.returncode == 0, done.stdout[-20_000:]
     passed = re.search(r"(\d+) passed", done.stdout)
     assert passed is not None
-    assert int(passed[1]) == 2 * len(SHAPES) + 4
+    assert int(passed[1]) == 2 * len(SHAPES) + 5

@@ -458,10 +458,16 @@ def test_columns_of_nulls_pass_where_spark_compresses_batches_with_lz4(broker, s
     """PyArrow cannot read them; here neither records nor trailers of partitions without any have bytes."""
     source, sink = broker.topic("src", 1), broker.topic("out", 3)
     broker.produce(source, [{"key": b"k", "value": None}] * 10)
-    setting({"spark.sql.execution.arrow.compression.codec": "lz4"})
+    lz4 = {"spark.sql.execution.arrow.compression.codec": "lz4"}
+
+    def sets_it(df):
+        setting(lz4)
+        return df
+
+    run(broker, spark, broker.spec(source, sink), sets_it)
     run(broker, spark, broker.spec(source, sink), lambda df: df)
-    assert [(r.key, r.value) for r in committed(broker, sink)] == [(b"k", None)] * 10
-    assert spark.conf.get("spark.sql.execution.arrow.compression.codec") == "lz4"
+    assert [(r.key, r.value) for r in committed(broker, sink)] == [(b"k", None)] * 20
+    assert spark.conf.get(*lz4) == "lz4"
 
 
 @pytest.mark.parametrize("cast", rest_in_chaos(1, ["timestamp_ntz", "timestamp", "timestamp_ltz"]))
@@ -911,6 +917,26 @@ def test_batches_of_another_seal_are_not_sent(broker, spark, fn, monkeypatch, st
     assert type(caught) is SealedBlockLost
     assert "counted those of attempt" in str(caught)
     assert read_topic(broker.bootstrap, sink, isolation="read_uncommitted") == []
+
+
+def test_a_send_task_that_waits_for_brokers_is_not_idle(broker, spark, setting, monkeypatch):
+    """It answers when all is sent: Spark would kill each attempt that sends for longer than the time-out."""
+    from airflow_eos.spark import send_task as send_module
+
+    class SlowSend(send_module.SendTask):
+        def __call__(self, batches):
+            time.sleep(2.5)
+            return send_module.SendTask.__call__(self, batches)
+
+    monkeypatch.setattr(send_module, "SendTask", SlowSend)
+    source, sink = broker.numbered("src", 1, 10), broker.topic("out", 1)
+    plane = SparkDataPlane(spark, broker.spec(source, sink), lambda df: df)
+    sealed = plane.seal(broker.plan(source))
+    idle = "spark.sql.execution.pyspark.udf"
+    setting({f"{idle}.idleTimeoutSeconds": "1", f"{idle}.killOnIdleTimeout": "true"})
+    with broker.transaction(sealed.manifest.partitions) as identity:
+        (receipt,) = plane.send(sealed, identity, 60)
+    assert receipt.records == 10
 
 
 def slow_process(fn, marker, seconds):

@@ -142,6 +142,20 @@ def cached_halves(df, gate):
     return gate.attach(halves.select("key", "value"))
 
 
+def lazily_checkpointed_halves(df, _gate):
+    """Read the only block of a lazy checkpoint twice at the same time: one task on each executor."""
+
+    def slowly(batches):
+        import time as clock
+
+        clock.sleep(3)
+        yield from batches
+
+    slow = df.select("key", "value").coalesce(1).mapInArrow(slowly, SCHEMA)
+    kept = _random(slow).localCheckpoint(eager=False)
+    return kept.where("r < '8'").union(kept.where("r >= '8'")).select("key", "value")
+
+
 def half_of_a_filled_cache_in_one_task(df, gate):
     """Fill a cache on both executors, of which task 0 takes one half, wherever the blocks are.
 

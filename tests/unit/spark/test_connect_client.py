@@ -24,9 +24,11 @@ class Server(base_pb2_grpc.SparkConnectServiceServicer):
 
     def __init__(self, message, *, responses=0):
         self.message, self.responses, self.executions, self.reattached = message, responses, 0, 0
+        self.plan = None
 
     def ExecutePlan(self, request, context):  # noqa: N802 - gRPC's name
         self.executions += 1
+        self.plan = request.plan
         if self.executions >= ENOUGH:
             yield base_pb2.ExecutePlanResponse(result_complete={})
             return
@@ -55,7 +57,7 @@ def execute():
     with ThreadPoolExecutor() as pool:
         started = []
 
-        def of(service, *, distinct=True):
+        def of(service, *, distinct=True, plan=None):
             server = grpc.server(pool)
             base_pb2_grpc.add_SparkConnectServiceServicer_to_server(service, server)
             port = server.add_insecure_port("127.0.0.1:0")
@@ -67,9 +69,9 @@ def execute():
                 )
                 own = client._stub
                 if not distinct:
-                    return run(client)
+                    return run(client, plan)
                 with distinct_errors(client), distinct_errors(client):
-                    error = run(client)
+                    error = run(client, plan)
                 assert client._stub is own
                 return error
 
@@ -78,9 +80,9 @@ def execute():
             server.stop(0).wait()
 
 
-def run(client):
+def run(client, plan):
     policy = DefaultPolicy(max_retries=2, initial_backoff=1, max_backoff=1)
-    request = base_pb2.ExecutePlanRequest(session_id="session")
+    request = base_pb2.ExecutePlanRequest(session_id="session", plan=plan)
     responses = ExecutePlanResponseReattachableIterator(request, client._stub, lambda: Retrying(policy), [])
     try:
         for _ in responses:
@@ -130,3 +132,15 @@ def test_other_errors_pass_unchanged(execute):
     error = execute(server)
     assert (server.executions, rpc_status.from_call(error).message) == (1, server.message)
     assert type(error).__module__ == "grpc._channel"
+
+
+@pytest.mark.parametrize("during_a_run", [True, False])
+def test_a_lazy_checkpoint_is_made_eager(execute, during_a_run):
+    """Tasks that read a lazy one may each evaluate its DataFrame; other plans are sent unchanged."""
+    server = Server("failed")
+    execute(server, distinct=during_a_run, plan={"command": {"checkpoint_command": {"local": True}}})
+    assert server.plan.command.checkpoint_command.local
+    assert server.plan.command.checkpoint_command.eager is during_a_run
+    read = {"root": {"local_relation": {"schema": "id long"}}}
+    execute(server, distinct=during_a_run, plan=read)
+    assert server.plan == base_pb2.Plan(**read)

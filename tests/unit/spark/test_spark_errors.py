@@ -337,6 +337,7 @@ def test_words_that_a_record_or_an_author_wrote_do_not_choose_the_class(words):
     [
         f"{STAGE}ExecutorLostFailure (executor 3 exited caused by one of the running tasks) Reason: x",
         f"{STAGE}TaskKilled (another attempt succeeded)",
+        f"{STAGE}org.apache.spark.api.python.PythonWorkerException: Python worker process terminated due to",
         f"{STAGE}FetchFailed(null, shuffleId=0, mapIndex=-1, mapId=-1, reduceId=0, message=x)",
         f"{STAGE}org.apache.spark.SparkException: Python worker exited unexpectedly (crashed). Consider",
         f"{STAGE}java.lang.OutOfMemoryError: Java heap space\n\tat x.Y",

@@ -299,7 +299,7 @@ def test_a_cached_block_at_a_new_place_is_an_inconsistent_seal(before, after, co
     driver.keep(1, before, copies=copies)
     evidence = sealed(driver, *CACHED_JOBS)
     driver.keep(1, after, copies=copies)
-    with pytest.raises(InconsistentSeal, match="block 0 of a DataFrame that the transform caches is on exec"):
+    with pytest.raises(InconsistentSeal, match="block 0 of a cache or lazy checkpoint is on exec"):
         evidence.check()
 
 
