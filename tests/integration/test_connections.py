@@ -161,17 +161,17 @@ def test_a_cluster_that_answers_in_place_of_the_first_is_refused(embedded_kafka,
 @pytest.mark.chaos
 def test_a_read_does_not_go_on_in_another_cluster():
     """It has a topic of this name, too, and brokers with the same ids."""
-    where = TopicPartition("src", 0)
-    with EmbeddedKafka() as one, EmbeddedKafka() as another:
+    source = TopicPartition("src", 0)
+    with EmbeddedKafka() as first, EmbeddedKafka() as another:
         clusters = {}
-        for kafka in (one, another):
-            kafka.create_topic(where.topic)
+        for kafka in (first, another):
+            kafka.create_topic(source.topic)
             with BrokerConnections(kafka.client_config()) as connections:
                 clusters[connections.cluster_id] = kafka
-                transaction(connections, where, ["a", "b", "c"], records_per_batch=1)
-        both = f"{one.bootstrap_servers},{another.bootstrap_servers}"
+                transaction(connections, source, ["a", "b", "c"], records_per_batch=1)
+        both = f"{first.bootstrap_servers},{another.bootstrap_servers}"
         with BrokerConnections({"bootstrap.servers": both, "socket.timeout.ms": "1000"}) as connections:
-            answers = fetch_answers(connections, where, 0, 3, max_bytes=1)
+            answers = fetch_answers(connections, source, 0, 3, max_bytes=1)
             assert next(answers).next_position == 1
             clusters[connections.cluster_id].brokers[0].pause()
             with pytest.raises(EnvironmentMismatch):

@@ -131,8 +131,8 @@ def test_a_run_that_was_finished_without_rounds_is_still_all_of_its_rounds(pipel
     with pytest.raises(Died):
         pipeline.run(ranges=ROUNDS, on_state=die_at(State.COMMITTED))
     assert pipeline.run(ranges=Cursor(), try_number=2).records_read == 5
-    found = pipeline.run(ranges=Cursor(), clear_number=1)
-    assert (found.found, found.records_read, found.details["rounds"]) == (True, 9, 2)
+    record = pipeline.run(ranges=Cursor(), clear_number=1)
+    assert (record.found, record.records_read, record.details["rounds"]) == (True, 9, 2)
     again = pipeline.run(ranges=Cursor(), clear_number=2, on_committed="reprocess")
     assert (again.records_read, len(pipeline.output())) == (9, 18)
     assert pipeline.run("r2", ranges=Cursor()).records_read == 0

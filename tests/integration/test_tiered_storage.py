@@ -45,8 +45,8 @@ def publish(pipeline, minute, *values):
 
 
 def delete_head(pipeline, offset):
-    where = ClientPartition(pipeline.source, 0, offset)
-    pipeline.kafka.admin().delete_records([where])[where].result()
+    head = ClientPartition(pipeline.source, 0, offset)
+    pipeline.kafka.admin().delete_records([head])[head].result()
 
 
 def test_timestamps_in_remote_storage_are_no_proof_of_their_age(pipeline):
@@ -63,16 +63,16 @@ def test_timestamps_in_remote_storage_are_no_proof_of_their_age(pipeline):
 
 def test_remote_segments_are_read_exactly(pipeline):
     """Committed records only, from any offset; aborted transactions lie in remote segments, too."""
-    where = TopicPartition(pipeline.source, 0)
+    source = TopicPartition(pipeline.source, 0)
     with BrokerConnections(pipeline.spec.kafka) as connections:
         for number in range(8):
             text = f"{number}" * (LARGE // 2)
-            transaction(connections, where, [text, text], commit=number % 3 != 1)
-        wait_until_remote(connections, where, 15)
-        everything = read(connections, where)
+            transaction(connections, source, [text, text], commit=number % 3 != 1)
+        wait_until_remote(connections, source, 15)
+        everything = read(connections, source)
         for start in range(0, 24, 5):
             part = [pair for pair in everything if start <= pair[0] < 23]
-            assert read(connections, where, start, 23) == part
+            assert read(connections, source, start, 23) == part
     assert [value[0] for value in values_of(everything)] == list("0022335566")
     assert pipeline.run().records_written == 10
     assert pipeline.output() == sorted(values_of(everything))

@@ -49,6 +49,6 @@ def tiered_storage(folder: Path, version: str = DEFAULT_VERSION) -> dict[str, st
     }
 
 
-def wait_until_remote(connections: BrokerConnections, where: TopicPartition, end: int) -> None:
+def wait_until_remote(connections: BrokerConnections, tp: TopicPartition, end: int) -> None:
     """Wait until only remote storage has the offsets below ``end``."""
-    wait_until(lambda: list_offsets(connections, [where], "earliest_local")[where] >= end)
+    wait_until(lambda: list_offsets(connections, [tp], "earliest_local")[tp] >= end)
