@@ -193,7 +193,8 @@ class Desk:
             history.refresh()
         except Exception as error:
             # Discard the connection's settings, too: a user may have corrected them.
-            if isinstance(error, _START_ANEW) or not history.pipelines:
+            is_outdated = isinstance(error, _START_ANEW) or not history.pipelines
+            if is_outdated or history.deployment != self._deployment():
                 self.close()
             raise
         self._read_at = time.monotonic()

@@ -10,7 +10,9 @@ from dataclasses import replace
 import pytest
 
 from airflow_eos.coverage.lanes import LogBounds
+from airflow_eos.exceptions import BrokersUnavailable
 from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.model.spec import Deployment
 from airflow_eos.operations.verification import Finding
 from airflow_eos.ui import desk as desk_module
 from airflow_eos.ui import transaction_rows
@@ -79,6 +81,10 @@ def runs_of(pipeline):
     return lambda history: history.coverage(history.pipelines[pipeline]).runs
 
 
+def len_of_pipelines(history):
+    return len(history.pipelines)
+
+
 def refused(desk, question, user=""):
     """Return the error of a page that waits for a moment only."""
     with pytest.MonkeyPatch.context() as patch:
@@ -86,6 +92,33 @@ def refused(desk, question, user=""):
         with pytest.raises(Trouble) as trouble:
             desk.ask(question, user)
     return trouble.value
+
+
+def test_a_changed_connection_is_read_when_its_brokers_do_not_answer(brokers, reader, monkeypatch):
+    """The page would ask at the old addresses until the API server restarts."""
+    old, new = (Deployment({"bootstrap.servers": f"{name}:1"}) for name in ("old", "new"))
+    opened, connection = [], [old]
+
+    def history(deployment):
+        made = history_by_hand(reader)
+        made.brokers, made.deployment = brokers, deployment
+        opened.append(deployment)
+        return made
+
+    def away():
+        raise BrokersUnavailable("none answers")
+
+    monkeypatch.setattr(desk_module, "RunHistory", history)
+    monkeypatch.setattr(desk_module, "_FRESH_SECONDS", 0.0)
+    desk = Desk(lambda: connection[0], answer_seconds=60.0)
+    desk.ask(len_of_pipelines)
+    monkeypatch.setattr(reader, "look", away)
+    refused(desk, len_of_pipelines)
+    connection[0] = new
+    refused(desk, len_of_pipelines)
+    assert opened == [old]
+    refused(desk, len_of_pipelines)
+    assert opened == [old, new]
 
 
 def test_brokers_silent_about_one_pipeline_delay_no_page_of_another(desk, brokers, reader):
