@@ -338,13 +338,20 @@ def test_the_table_is_replaced_in_whatever_it_is_called(pipeline):
     assert pipeline.values() == ["A", "B"]
 
 
-def test_all_rounds_of_a_run_are_replaced(pipeline):
-    """By one commit: a reprocessing has no rounds."""
+@pytest.mark.parametrize(("given_up", "commits"), [(False, 3), (True, 2)])
+def test_all_rounds_of_a_run_are_replaced(pipeline, given_up, commits):
+    """By one commit: a reprocessing has no rounds. Also if a retry did the rest without rounds."""
     pipeline.publish([f"v{i}" for i in range(5)])
     ranges = Cursor(until_caught_up=True, max_records=2)
-    pipeline.run("r1", ranges=ranges)
+    if given_up:
+        with pytest.raises(Died):
+            pipeline.run("r1", ranges=ranges, on_state=die_at(State.COMMITTED))
+        ranges = Cursor()
+        pipeline.run("r1", ranges=ranges, try_number=2)
+    else:
+        pipeline.run("r1", ranges=ranges)
     record = pipeline.run("r1", ranges=ranges, **replacing(pipeline))
-    assert len(record.details["table"]["replaced"]) == 3
+    assert len(record.details["table"]["replaced"]) == commits
     assert pipeline.values() == [f"V{i}" for i in range(5)]
 
 
