@@ -79,7 +79,9 @@ _IS_RAN_OUT = r"java\.io\.IOException: {}"
 # Where Java's file classes put the operating system's text
 _MACHINE_RAN_OUT = {
     # A program that could not start, in the words of Java 17 and of Java 25
-    "java.io.IOException": r'(?:Cannot run program ".*error(?:=\d+, |: \d+ \())?{}(?:\) ?)?',
+    # Also what Spark wraps when an executor cannot fetch a broadcast variable
+    "java.io.IOException": r'(?:Cannot run program ".*error(?:=\d+, |: \d+ \())?{}(?:\) ?)?'
+    r"|org\.apache\.spark\.SparkException: \[INTERNAL_ERROR_BROADCAST\] .*",
     "java.io.FileNotFoundException": r"/.* \({}\)",
     "java.nio.file.FileSystemException": r"/.*: {}",
     "com.esotericsoftware.kryo.KryoException": _IS_RAN_OUT,

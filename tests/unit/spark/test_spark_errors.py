@@ -108,6 +108,7 @@ STAGE = (
     "Job aborted due to stage failure: Task 0 in stage 17.0 failed 4 times, most recent failure: Lost task "
     "0.3 in stage 17.0 (TID 128) (10.0.0.1 executor 3): "
 )
+LOST_BROADCAST = "org.apache.spark.SparkException: [INTERNAL_ERROR_BROADCAST] Failed to get broadcast_4"
 SERIALIZATION = "Job aborted due to stage failure: Task serialization failed: "
 TRACEBACK = """
   An exception was thrown from the Python worker. Please see the stack trace below.
@@ -342,6 +343,7 @@ def test_words_that_a_record_or_an_author_wrote_do_not_choose_the_class(words):
         f"{STAGE}org.apache.spark.SparkException: Python worker exited unexpectedly (crashed). Consider",
         f"{STAGE}java.lang.OutOfMemoryError: Java heap space\n\tat x.Y",
         f"{STAGE}java.io.IOException: No space left on device\n\tat x.Y",
+        f"{STAGE}java.io.IOException: {LOST_BROADCAST}\n\tat x.Y",
         f"{STAGE}java.io.FileNotFoundException: /d/0c/shuffle_1.data (No space left on device)",
         f"{STAGE}java.io.FileNotFoundException: /d/0c/temp_shuffle_1 (Too many open files)\n\tat x.Y",
         f"{STAGE}java.nio.file.FileSystemException: /d/blockmgr-1/26: Disk quota exceeded",
@@ -413,6 +415,7 @@ def test_a_driver_that_runs_out_is_not_the_process_functions_fault(code):
             cause=JavaThrowable("org.apache.spark.SparkException", "Python worker exited unexpectedly"),
         ),
         connect.UnknownException("Java heap space", reason="java.lang.OutOfMemoryError"),
+        connect.UnknownException(LOST_BROADCAST, reason="java.io.IOException"),
     ],
 )
 def test_conditions_and_classes_of_spark_decide(error):
