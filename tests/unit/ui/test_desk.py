@@ -100,10 +100,10 @@ def test_a_changed_connection_is_read_when_its_brokers_do_not_answer(brokers, re
     opened, connection = [], [old]
 
     def history(deployment):
-        made = history_by_hand(reader)
-        made.brokers, made.deployment = brokers, deployment
+        read = history_by_hand(reader)
+        read.brokers, read.deployment = brokers, deployment
         opened.append(deployment)
-        return made
+        return read
 
     def away():
         raise BrokersUnavailable("none answers")
