@@ -19,7 +19,7 @@ def _elsewhere(tmp_path, monkeypatch):
     """Leave the sources' folder, where any Python finds them; forget earlier answers."""
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
-    monkeypatch.setattr(local_python, "_asked", {})
+    monkeypatch.setattr(local_python, "_checks", {})
 
 
 @pytest.mark.parametrize(
