@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructField
 
-_HEADERS = "array<struct<key:string,value:binary>>"
+_HEADER = "struct<key:string,value:binary>"
+_HEADERS = f"array<{_HEADER}>"
 
 
 def check_frame(df: Any, spark: SparkSession) -> None:
@@ -174,7 +175,12 @@ def _converted(name: str, sink_topic: str | None, source_topics: Sequence[str]) 
 
         # Milliseconds, so that the instant does not depend on the session time zone.
         return F.unix_millis(column.cast(TimestampType())).alias(name)
-    return column.cast(ROW_TYPES[name]).alias(name)
+    column = column.cast(ROW_TYPES[name])
+    if name == "headers":
+        # Spark measures a batch after each row, for which Arrow's Java code walks over all null lists again.
+        empty = F.slice(F.array(F.lit(None).cast(_HEADER)), 1, 0)
+        column = F.coalesce(column, empty)
+    return column.alias(name)
 
 
 def _is_local_time(df: DataFrame, kind: Any) -> bool:

@@ -42,6 +42,7 @@ from airflow_eos.model.ranges import Interval, OffsetRange, TopicPartition
 from airflow_eos.operators.retriable import is_final
 from airflow_eos.spark import SparkDataPlane, preflight, probe
 from airflow_eos.spark.code_shipping import our_modules
+from airflow_eos.spark.frame_contract import sink_columns
 from airflow_eos.spark.placement import route, route_by_hash
 from airflow_eos.spark.session import free_checkpoint
 from airflow_eos.spark.single_evaluation import REPEATABLE
@@ -249,6 +250,13 @@ def test_the_source_has_the_columns_of_sparks_own_kafka_source(broker, spark):
     )
     assert (row.ms, row.timestampType) == (START, 0)
     assert [(h.key, h.value) for h in row.headers] == [("h", None)]
+
+
+def test_missing_headers_reach_the_seal_as_empty_lists(spark):
+    """Arrow's Java code walks over all null lists of a batch when Spark measures it, after each row."""
+    headers = "if(id = 0, null, array(struct('k' AS key, binary('x') AS value))) AS headers"
+    frame = spark.range(2).selectExpr("'v' AS value", headers)
+    assert [len(row.headers) for row in sink_columns(frame, "out", ()).orderBy("headers").collect()] == [0, 1]
 
 
 def test_credentials_are_in_no_plan(broker, spark, capfd):
