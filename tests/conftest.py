@@ -46,11 +46,13 @@ def pytest_collection_finish() -> None:
 @pytest.fixture
 def caplog(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
     """Drop records of threads of earlier tests: some go on for a minute, as with brokers that are silent."""
-    earlier = [thread for thread in threading.enumerate() if thread is not threading.current_thread()]
+    earlier = {*threading.enumerate()} - {threading.current_thread()}
 
     def is_of_this_test(record: logging.LogRecord) -> bool:
-        # Threads that begin later take the numbers of those that have ended.
-        return not any(thread.ident == record.thread and thread.is_alive() for thread in earlier)
+        # Threads that begin later take the numbers of those that have ended, of which Python keeps those that
+        # it did not start.
+        running = {thread.ident: thread for thread in threading.enumerate()}
+        return running.get(record.thread) not in earlier
 
     caplog.handler.addFilter(is_of_this_test)
     yield caplog

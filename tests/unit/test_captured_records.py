@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import logging
 import threading
 
@@ -38,3 +39,33 @@ def test_records_of_threads_that_began_earlier_are_dropped(earlier_test, caplog)
     own.join()
     log.warning("of the test")
     assert caplog.messages == ["of a thread", "of the test"]
+
+
+@pytest.fixture
+def number_of_a_foreign_thread():
+    """Return the number of an ended thread that Python did not start, and therefore keeps in its list."""
+    numbers, registered = [], threading.Event()
+
+    def register():
+        numbers.append(threading.current_thread().ident)
+        registered.set()
+
+    _thread.start_new_thread(register, ())
+    registered.wait()
+    return numbers[0]
+
+
+def test_a_thread_with_the_number_of_an_ended_one_is_of_the_test(number_of_a_foreign_thread, caplog):
+    """The system gives the number of an ended thread to a later one."""
+
+    def work():
+        log.warning("of thread %d", threading.get_ident())
+
+    message = f"of thread {number_of_a_foreign_thread}"
+    for _ in range(1000):
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        if thread.ident == number_of_a_foreign_thread:
+            break
+    assert message in caplog.messages
