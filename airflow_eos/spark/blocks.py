@@ -44,7 +44,7 @@ SWITCH = "spark.airflowEos.opaqueBlocks"
 """``false`` in Spark's configuration: Arrow processes go through a DataFrame in local sessions, too."""
 GENERATED_CODE = "spark.airflowEos.generatedCode"
 """``true`` in Spark's configuration or the session's: Spark generates code for small runs, too."""
-CODEC = "spark.sql.execution.arrow.compression.codec"
+_CODEC = "spark.sql.execution.arrow.compression.codec"
 INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 _SEND_SETTINGS = {
     # A row is a record batch of up to 1 MB: the default of 10,000 rows would be one Arrow batch of gigabytes.
@@ -53,6 +53,12 @@ _SEND_SETTINGS = {
     "spark.sql.execution.pyspark.udf.killOnIdleTimeout": "false",
 }
 _KEY_BYTES = 8
+
+
+def readable_codec(spark: SparkSession) -> Mapping[str, str]:
+    """Return the setting under which PyArrow reads Spark's batches; empty if the session's own does."""
+    # PyArrow cannot read what lz4 of Arrow's Java code (19) makes of a column of nulls or empty values.
+    return {_CODEC: "none"} if str(spark.conf.get(_CODEC, "none")).lower() == "lz4" else {}
 
 
 def planned_blocks(
@@ -131,8 +137,7 @@ class FrameBlocks:
         level = StorageLevel.DISK_ONLY if local else StorageLevel.DISK_ONLY_2
         if local and not self.is_large:
             self._plan_settings = interpreted(self.spark, self.source)
-        if str(self.spark.conf.get(CODEC, "none")).lower() == "lz4":  # set by the author's function
-            self._plan_settings = {**self._plan_settings, CODEC: "none"}
+        self._plan_settings = {**self._plan_settings, **readable_codec(self.spark)}  # process may set another
         row_settings: Mapping[str, str] = {}
         if self.is_large and self.are_small and only_selects(self.spark, self.source):
             row_settings = settings_of_small_records(self.spark)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_eos.exceptions import EosError, ProcessFailed, RecordRefused, RunFailed
 from airflow_eos.model.output import SealedManifest
-from airflow_eos.spark.blocks import CODEC, planned_blocks
+from airflow_eos.spark.blocks import planned_blocks, readable_codec
 from airflow_eos.spark.by_value import pickled_by_value
 from airflow_eos.spark.dead_letters import may_be_records
 from airflow_eos.spark.errors import (
@@ -141,11 +141,9 @@ class SparkDataPlane:
         self._process = process
         given = ClientConfig.of(spec.kafka)
         self._config = ClientConfig.of({**dict(given.items), CLUSTER_SETTING: cluster_id})
-        # PyArrow cannot read what lz4 of Arrow's Java code (19) makes of a column of nulls or empty values.
         self._codec: Mapping[str, str] = {}
         with suppress(Exception):  # of a session that is gone: its next call says so
-            if str(spark.conf.get(CODEC, "none")).lower() == "lz4":
-                self._codec = {CODEC: "none"}
+            self._codec = readable_codec(spark)
         self._tag = f"airflow-eos-{uuid.uuid4().hex[:12]}"
         self._mark = ErrorMark()
         self._cancelled = threading.Event()
