@@ -12,11 +12,13 @@ topic, which limits compressed batches. A batch that exceeds the JVM's memory en
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_eos.spark.errors import RecordsAreLarge
 from airflow_eos.spark.running_task import job_property
+from airflow_eos.spark.session import local_property
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,23 +29,26 @@ ROWS_OF_SMALL_RECORDS = 2048
 MOST_BYTES_TOGETHER = 32 << 20
 """Bytes of that many consecutive records: a batch has at most twice as many, Spark's own limit."""
 
-BOUND = "spark.airflowEos.mostBytesTogether"
-"""Setting of the session while its read tasks compare records with :data:`MOST_BYTES_TOGETHER`."""
+BOUND = "airflow_eos.most_bytes_together"
+"""Property of a job whose read tasks compare records with :data:`MOST_BYTES_TOGETHER`."""
 
 _MOST_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _MOST_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 _NOT_COUNTED = str(2**31 - 1)
+OWN_LIMITS = {_MOST_ROWS: None, _MOST_BYTES: None}
+"""The session's own limits, for runs whose rows may be large, beside a run that only counts rows."""
 
 
 def settings_of_small_records(spark: SparkSession) -> Mapping[str, str]:
     """Return the settings for batches of :data:`ROWS_OF_SMALL_RECORDS`; empty if the session has its own."""
-    if any(spark.conf.get(name, None) is not None for name in (_MOST_ROWS, _MOST_BYTES)):
+    if any(spark.conf.get(name, None) is not None for name in OWN_LIMITS):
         return {}
-    return {
-        _MOST_ROWS: str(ROWS_OF_SMALL_RECORDS),
-        _MOST_BYTES: _NOT_COUNTED,
-        BOUND: str(MOST_BYTES_TOGETHER),
-    }
+    return {_MOST_ROWS: str(ROWS_OF_SMALL_RECORDS), _MOST_BYTES: _NOT_COUNTED}
+
+
+def large_records_refused(spark: SparkSession) -> AbstractContextManager[None]:
+    """Let the read tasks of this block's jobs refuse records that are too large for those settings."""
+    return local_property(spark, BOUND, str(MOST_BYTES_TOGETHER))
 
 
 @dataclass(eq=False)

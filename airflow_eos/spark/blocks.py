@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from airflow_eos.spark import opaque_rows
-from airflow_eos.spark.arrow_batches import settings_of_small_records
+from airflow_eos.spark.arrow_batches import large_records_refused, settings_of_small_records
 from airflow_eos.spark.local_python import is_local
 from airflow_eos.spark.placement import route
 from airflow_eos.spark.sealed_blocks import BlockCounts, count_blocks, read_manifest
@@ -45,6 +45,7 @@ SWITCH = "spark.airflowEos.opaqueBlocks"
 GENERATED_CODE = "spark.airflowEos.generatedCode"
 """``true`` in Spark's configuration or the session's: Spark generates code for small runs, too."""
 _CODEC = "spark.sql.execution.arrow.compression.codec"
+_SPLIT = "spark.sql.execution.arrow.maxRecordsPerOutputBatch"
 INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 _SEND_SETTINGS = {
     # A row is a record batch of up to 1 MB: the default of 10,000 rows would be one Arrow batch of gigabytes.
@@ -55,10 +56,12 @@ _SEND_SETTINGS = {
 _KEY_BYTES = 8
 
 
-def readable_codec(spark: SparkSession) -> Mapping[str, str]:
-    """Return the setting under which PyArrow reads Spark's batches; empty if the session's own does."""
+def intact_batches(spark: SparkSession) -> Mapping[str, str]:
+    """Return settings under which Arrow batches pass unchanged; empty if the session's own let them pass."""
     # PyArrow cannot read what lz4 of Arrow's Java code (19) makes of a column of nulls or empty values.
-    return {_CODEC: "none"} if str(spark.conf.get(_CODEC, "none")).lower() == "lz4" else {}
+    values = {_CODEC: "none"} if str(spark.conf.get(_CODEC, "none")).lower() == "lz4" else {}
+    # Spark 4.2 yields rows of a batch twice that it splits by a number of rows.
+    return values if spark.conf.get(_SPLIT, None) is None else {**values, _SPLIT: "-1"}
 
 
 def planned_blocks(
@@ -137,13 +140,19 @@ class FrameBlocks:
         level = StorageLevel.DISK_ONLY if local else StorageLevel.DISK_ONLY_2
         if local and not self.is_large:
             self._plan_settings = interpreted(self.spark, self.source)
-        self._plan_settings = {**self._plan_settings, **readable_codec(self.spark)}  # process may set another
+        self._plan_settings = {**self._plan_settings, **intact_batches(self.spark)}  # process may set another
         row_settings: Mapping[str, str] = {}
         if self.is_large and self.are_small and only_selects(self.spark, self.source):
             row_settings = settings_of_small_records(self.spark)
         columns = only_used_columns(self.spark, self.source) if self.is_large else nullcontext()
-        # The settings are the inner block: on an interrupt they cancel the job before the columns are reset.
-        with columns, settings(self.spark, {**self._plan_settings, **row_settings}):
+        bound = large_records_refused(self.spark) if row_settings else nullcontext()
+        # The settings are the inner blocks: on an interrupt they cancel the job before properties are reset.
+        with (
+            columns,
+            bound,
+            settings(self.spark, self._plan_settings),
+            settings(self.spark, row_settings, alone=True),
+        ):
             self.frame = checkpointed(self.source, level)
         with settings(self.spark, self._plan_settings):
             return read_manifest(self.frame)

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_eos.exceptions import EosError, ProcessFailed, RecordRefused, RunFailed
 from airflow_eos.model.output import SealedManifest
-from airflow_eos.spark.blocks import planned_blocks, readable_codec
+from airflow_eos.spark.arrow_batches import OWN_LIMITS
+from airflow_eos.spark.blocks import intact_batches, planned_blocks
 from airflow_eos.spark.by_value import pickled_by_value
 from airflow_eos.spark.dead_letters import may_be_records
 from airflow_eos.spark.errors import (
@@ -141,9 +142,9 @@ class SparkDataPlane:
         self._process = process
         given = ClientConfig.of(spec.kafka)
         self._config = ClientConfig.of({**dict(given.items), CLUSTER_SETTING: cluster_id})
-        self._codec: Mapping[str, str] = {}
+        self._settings: Mapping[str, str | None] = {} if is_connect(spark) else OWN_LIMITS
         with suppress(Exception):  # of a session that is gone: its next call says so
-            self._codec = readable_codec(spark)
+            self._settings = {**self._settings, **intact_batches(spark)}
         self._tag = f"airflow-eos-{uuid.uuid4().hex[:12]}"
         self._mark = ErrorMark()
         self._cancelled = threading.Event()
@@ -166,7 +167,7 @@ class SparkDataPlane:
             with (
                 tagged(self._spark, self._tag),
                 pickled_by_value(self._process),
-                settings(self._spark, self._codec),
+                settings(self._spark, self._settings),
             ):
                 try:
                     return self._seal(plan, environment, set_aside, writer, are_small=are_small)
@@ -219,7 +220,7 @@ class SparkDataPlane:
                 # Tasks enforce the time-out themselves; this covers those that start late or never, or hang.
                 cancelled_after(self._spark, self._tag, timeout + _CANCEL_GRACE),
                 tagged(self._spark, self._tag, once=True),
-                settings(self._spark, self._codec),
+                settings(self._spark, self._settings),
                 progress(self._spark, f"sending {manifest.records} records"),
                 watched,
             ):

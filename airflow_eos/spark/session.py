@@ -33,6 +33,8 @@ _changes: dict[Hashable, tuple[int, Restore]] = {}
 """The number of active blocks per change, and the function that undoes it."""
 _held: weakref.WeakKeyDictionary[Any, dict[str, list[str | None]]] = weakref.WeakKeyDictionary()
 """By session and setting: the original value, then those of the active blocks."""
+_OF_ONE_RUN = 2
+"""Values of a setting that one run has reserved: the original value, and None for it."""
 _tag: ContextVar[str | None] = ContextVar("the tag of the jobs that this thread starts", default=None)
 
 
@@ -192,19 +194,26 @@ def cancelled_after(spark: SparkSession, tag: str, seconds: float) -> Iterator[N
 
 
 @contextmanager
-def settings(spark: SparkSession, values: Mapping[str, str]) -> Iterator[None]:
+def settings(spark: SparkSession, values: Mapping[str, str | None], *, alone: bool = False) -> Iterator[None]:
     """Set session settings in this block; the last of concurrent blocks restores the original values.
 
     An exception out of the block cancels the tagged jobs before the settings are restored. The time-out of a
     task interrupts a JVM call, which goes on; the next call of this thread would wait for its end.
+
+    :param values: None: the original value, whatever an outer or concurrent block has set.
+    :param alone: set nothing if another run has a block with one of these settings.
     """
     with _lock:
         held = _held.setdefault(spark, {})
+        if alone and any(len(held.get(key, ())) > _OF_ONE_RUN for key in values):
+            values = {}
         for key, value in values.items():
             held.setdefault(key, [spark.conf.get(key, None)]).append(value)
     try:
         for key, value in values.items():
-            spark.conf.set(key, value)
+            with _lock:
+                if value is not None or len(held[key]) > _OF_ONE_RUN:
+                    _put(spark, key, held[key])
         yield
     except BaseException:
         tag = _tag.get()
@@ -214,20 +223,33 @@ def settings(spark: SparkSession, values: Mapping[str, str]) -> Iterator[None]:
     finally:
         for key, value in values.items():
             with suppress(Exception), _lock:
-                _restore(spark, held, key, value)
+                active = held[key]
+                del active[-1 - active[::-1].index(value)]  # the last such; the first one is the original
+                if len(active) == 1:
+                    del held[key]
+                if value is not None or key in held:
+                    _put(spark, key, active)
 
 
-def _restore(spark: SparkSession, held: dict[str, list[str | None]], key: str, value: str) -> None:
-    """Set a setting to the value of another active block, or to the original value."""
-    values = held[key]
-    del values[values.index(value, 1)]  # the first one is the original value
-    now = values[-1]
-    if len(values) == 1:
-        del held[key]
+def _put(spark: SparkSession, key: str, active: list[str | None]) -> None:
+    """Set a setting to the value of the last active block, or to the original value."""
+    now = active[0] if active[-1] is None else active[-1]
     if now is None:
         spark.conf.unset(key)
     else:
         spark.conf.set(key, now)
+
+
+@contextmanager
+def local_property(spark: SparkSession, name: str, value: str) -> Iterator[None]:
+    """Set a property of the jobs that this thread starts in this block; classic sessions only."""
+    context = spark.sparkContext
+    try:
+        context.setLocalProperty(name, value)
+        yield
+    finally:
+        with suppress(Exception):  # a session that was stopped has no more jobs
+            context.setLocalProperty(name, None)
 
 
 def observed(df: DataFrame, name: str) -> list[int] | None:

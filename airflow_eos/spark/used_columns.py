@@ -13,10 +13,10 @@ import logging
 import os
 import re
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from airflow_eos.spark.session import elements_of, is_connect, is_on
+from airflow_eos.spark.session import elements_of, is_connect, is_on, local_property
 from airflow_eos.spark.source import READ_TASK_NAME, USED_COLUMNS, source_schema
 
 if TYPE_CHECKING:
@@ -45,20 +45,17 @@ def only_used_columns(spark: SparkSession, frame: DataFrame) -> Iterator[None]:
     if columns is None:
         yield
         return
-    context = spark.sparkContext
-    try:
-        context.setLocalProperty(USED_COLUMNS, ",".join(sorted(columns)))
+    with local_property(spark, USED_COLUMNS, ",".join(sorted(columns))):
         yield
-    finally:
-        with suppress(Exception):  # a session that was stopped has no more jobs
-            context.setLocalProperty(USED_COLUMNS, None)
+
+
+def _shows_plans(spark: SparkSession) -> bool:
+    # Without a JVM thread per Python thread, a property could leak into the jobs of another thread.
+    return not is_connect(spark) and os.environ.get("PYSPARK_PIN_THREAD", "true").lower() == "true"
 
 
 def _known_columns(spark: SparkSession, frame: DataFrame) -> Collection[str] | None:
-    # Without a JVM thread per Python thread, a property could leak into the jobs of another thread.
-    if is_connect(spark) or os.environ.get("PYSPARK_PIN_THREAD", "true").lower() != "true":
-        return None
-    if is_on(spark, SWITCH):
+    if not _shows_plans(spark) or is_on(spark, SWITCH):
         return None
     try:
         return used_columns(frame)
@@ -74,7 +71,7 @@ def only_selects(spark: SparkSession, frame: DataFrame) -> bool:
     that make large values of small ones, such as ``repeat``, are refused. After a filter the rows of one
     batch may be the largest of any number of records.
     """
-    if is_connect(spark):
+    if not _shows_plans(spark):
         return False
     try:
         trees: Any = spark._jvm.org.apache.spark.sql.catalyst.trees  # noqa: SLF001

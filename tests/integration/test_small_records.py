@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 
 import pytest
 
 from airflow_eos.spark import arrow_batches, blocks
-from airflow_eos.spark.session import settings
+from airflow_eos.spark.session import checkpointed
 from airflow_eos_testing import read_topic
 from tests.support.cases import rest_in_chaos
 from tests.support.spark_sessions import run
@@ -114,11 +115,58 @@ def test_large_records_are_read_again(broker, spark, source, uncounted, monkeypa
     assert (SENTENCE in caplog.text) == (together == 20_000)
     written = Counter(record.key for record in read_topic(broker.bootstrap, sink))
     assert written == Counter(b"%d" % index for index in range(COUNT))
-    assert spark.conf.get(arrow_batches.BOUND, None) is None
+    assert spark.sparkContext.getLocalProperty(arrow_batches.BOUND) is None
+
+
+def test_a_run_beside_one_of_small_records_has_the_limits_of_the_session(
+    broker, spark, source, uncounted, monkeypatch, caplog
+):
+    """Large rows ended the JVM of both; large records were read again until the other run ended."""
+    monkeypatch.setattr(arrow_batches, "MOST_BYTES_TOGETHER", 20_000)
+    caplog.set_level("INFO")
+    names = ("spark.sql.execution.arrow.maxRecordsPerBatch", "spark.sql.execution.arrow.maxBytesPerBatch")
+    rows_are_counted, is_over, seen = threading.Event(), threading.Event(), []
+
+    def waits(*arguments):
+        if not rows_are_counted.is_set():
+            seen.append([spark.conf.get(name) for name in names])
+            rows_are_counted.set()
+            assert is_over.wait(60)
+        return checkpointed(*arguments)
+
+    def limits(df):
+        seen.append([spark.conf.get(name) for name in names])
+        return df.where("offset >= 0").select("key", "value")
+
+    def small_records():
+        run(broker, spark, broker.spec(source, sinks[0]), lambda df: df.select("key", "value"))
+
+    own = [spark.conf.get(name) for name in names]
+    monkeypatch.setattr(blocks, "checkpointed", waits)
+    sinks = [broker.topic("out", 1) for _ in range(2)]
+    other = threading.Thread(target=small_records)
+    other.start()
+    assert rows_are_counted.wait(60)
+    try:
+        run(broker, spark, broker.spec(source, sinks[1]), limits)
+        assert SENTENCE not in caplog.text
+    finally:
+        is_over.set()
+        other.join(60)
+    assert seen == [["2048", str(2**31 - 1)], own]
+    assert caplog.text.count(SENTENCE) == 1
+    for sink in sinks:
+        assert Counter(r.key for r in read_topic(broker.bootstrap, sink)) == Counter(
+            b"%d" % index for index in range(COUNT)
+        )
+    assert [spark.conf.get(name) for name in names] == own
 
 
 def test_a_bound_of_the_session_is_kept(broker, spark, source, uncounted):
     """A user who sets one knows the records."""
-    with settings(spark, {"spark.sql.execution.arrow.maxRecordsPerBatch": "10"}):
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "10")
+    try:
         run(broker, spark, broker.spec(source, broker.topic("out", 1)), lambda df: df.select("key", "value"))
+    finally:
+        spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
     assert uncounted == [{}]

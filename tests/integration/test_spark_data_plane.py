@@ -478,6 +478,21 @@ def test_columns_of_nulls_pass_where_spark_compresses_batches_with_lz4(broker, s
     assert spark.conf.get(*lz4) == "lz4"
 
 
+def test_rows_come_once_where_spark_splits_the_batches_of_python(broker, spark, setting):
+    """Spark 4.2 itself makes 198 rows of 100 that an identity ``mapInArrow`` yields."""
+    source, sink = broker.numbered("src", 1, 10), broker.topic("out", 1)
+    split = {"spark.sql.execution.arrow.maxRecordsPerOutputBatch": "3"}
+
+    def sets_it(df):
+        setting(split)
+        return df
+
+    run(broker, spark, broker.spec(source, sink), sets_it)
+    run(broker, spark, broker.spec(source, sink), lambda df: df)
+    assert [record.value for record in committed(broker, sink)] == [b"0:%d" % i for i in range(10)] * 2
+    assert spark.conf.get(*split) == "3"
+
+
 @pytest.mark.parametrize("cast", rest_in_chaos(1, ["timestamp_ntz", "timestamp", "timestamp_ltz"]))
 def test_a_local_time_is_one_of_the_session_where_timestamp_means_that(broker, spark, setting, cast):
     """Cast to timestamp, to an instant or to a local time: the instant that it came from is written."""

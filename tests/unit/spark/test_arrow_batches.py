@@ -8,8 +8,6 @@ import pyarrow as pa
 import pytest
 
 from airflow_eos.spark.arrow_batches import (
-    BOUND,
-    MOST_BYTES_TOGETHER,
     ROWS_OF_SMALL_RECORDS,
     SmallRecords,
     settings_of_small_records,
@@ -21,11 +19,10 @@ MOST_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 
 
 def test_batches_of_small_records_have_more_rows():
-    """The read tasks see the bound, too."""
+    """Unless the session has a limit of its own."""
     settings = settings_of_small_records(SimpleNamespace(conf={}))
     assert settings[MOST_ROWS] == str(ROWS_OF_SMALL_RECORDS)
     assert int(settings[MOST_BYTES]) == 2**31 - 1
-    assert settings[BOUND] == str(MOST_BYTES_TOGETHER)
     assert settings_of_small_records(SimpleNamespace(conf={MOST_ROWS: "7"})) == {}
 
 

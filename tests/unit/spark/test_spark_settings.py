@@ -34,3 +34,24 @@ def test_the_last_of_two_runs_restores_the_session(before, second, first_ends_fi
     assert spark.conf == {"rows": second if first_ends_first else "64"}
     (second_run if first_ends_first else first_run).close()
     assert spark.conf == before
+
+
+@pytest.mark.parametrize("before", [{}, {"rows": "10"}], ids=["unset", "set"])
+def test_a_run_beside_another_has_the_original_values(before):
+    """And sets none for itself alone, until the other one has ended."""
+    spark = Session(**before)
+    with settings(spark, {"rows": None}), settings(spark, {"rows": "2048"}, alone=True):
+        with settings(spark, {"rows": None}):
+            assert spark.conf == before
+            with settings(spark, {"rows": "4096"}, alone=True):
+                assert spark.conf == before
+        assert spark.conf == {"rows": "2048"}
+    assert spark.conf == before
+
+
+def test_a_value_that_is_set_inside_stays_where_nothing_was_changed():
+    """The author's function may set it for the session."""
+    spark = Session()
+    with settings(spark, {"rows": None}):
+        spark.conf.set("rows", "500")
+    assert spark.conf == {"rows": "500"}
