@@ -87,8 +87,9 @@ class Visibility:
                 continue
             except EosError as error:
                 # Such as a permission revoked meanwhile: its error class says that nothing is committed.
+                reason = str(error).partition(": create it")[0]  # a ledger that was deleted is to be restored
                 raise NotYetVisible(
-                    f"{record.run_key} is committed, but whether readers see it cannot be asked: {error}; a "
+                    f"{record.run_key} is committed, but whether readers see it cannot be asked: {reason}; a "
                     "retry asks again and writes nothing"
                 ) from error
             if waited >= seconds:
