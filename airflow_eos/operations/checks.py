@@ -136,11 +136,9 @@ def undecided_offsets(
         return
     prefix = control.deployment.prefix
     are_of_runs = all(keys.is_id_of(item.transactional_id or "", prefix) for item in waiting)
-    command = "airflow eos abort" if are_of_runs else "airflow eos abort --foreign"
-    advice = (
-        f"{effect}; where the producer is gone for good, end its transaction: `{command}`, "
-        "or Kafka's kafka-transactions.sh"
-    )
+    # Kafka's tool does not ask the coordinator: after its proof, a live run would lose output.
+    tool = "" if are_of_runs else " --foreign`, or, if no coordinator knows it, `kafka-transactions.sh"
+    advice = f"{effect}; where the producer is gone for good, end its transaction: `airflow eos abort{tool}`"
     yield Check(subject, "warn", "; ".join(map(str, waiting)), advice)
 
 

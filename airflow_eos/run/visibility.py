@@ -63,7 +63,7 @@ class Visibility:
         """
         producer = record.producer
         began, pause, is_logged = self.clock(), _POLL_SECONDS, False
-        over = ended = False
+        over = ended = is_refused = False
         while True:
             waited = self.clock() - began
             try:
@@ -79,12 +79,17 @@ class Visibility:
                 over = over or (not ended and bool(open_there) and self._is_over(producer))
             except BrokersUnavailable as error:
                 missing = [str(error)]
-            except NotYetVisible:
-                raise
+            except NotYetVisible:  # the markers are refused
+                if is_refused:
+                    raise
+                # A replaced leader may have shown the transaction as open: the new one has a later marker.
+                is_refused, ended = True, False
+                continue
             except EosError as error:
                 # Such as a permission revoked meanwhile: its error class says that nothing is committed.
+                reason = str(error).partition(": create it")[0]  # a ledger that was deleted is to be restored
                 raise NotYetVisible(
-                    f"{record.run_key} is committed, but whether readers see it cannot be asked: {error}; a "
+                    f"{record.run_key} is committed, but whether readers see it cannot be asked: {reason}; a "
                     "retry asks again and writes nothing"
                 ) from error
             if waited >= seconds:

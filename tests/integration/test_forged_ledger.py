@@ -268,6 +268,7 @@ def test_the_owner_of_an_open_transaction_is_named(pipeline, monkeypatch, prefix
         end = checks[f"end of topic {pipeline.ledger}"]
         assert (end.status, f"transactional id {held!r}" in end.found) == ("warn", True)
         assert command in end.advice
+        assert ("kafka-transactions.sh" in end.advice) is (not prefix), "it may end a run's after the proof"
     assert not pipeline.run(**given(pipeline, "r2", 10, 20)).found
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_eos.exceptions import ConfigurationError, LedgerMissing, RecordTooLarge
+from airflow_eos.exceptions import ConfigurationError, LedgerMissing, NotYetVisible, RecordTooLarge
 from airflow_eos.model.ranges import Interval
 from airflow_eos.operations.doctor import DoctorOptions, examine
 from airflow_eos.operations.queries import create_ledger
@@ -98,8 +98,24 @@ def test_a_ledger_that_is_deleted_under_a_run_is_named_as_one(pipeline):
             pipeline.kafka.delete_topic(pipeline.ledger)
 
     with missing_at_once():
-        with pytest.raises(LedgerMissing, match="nobody can tell what is committed"):
+        with pytest.raises(LedgerMissing, match=r"it was deleted since .* Restore it"):
             pipeline.run("r2", on_state=delete, delivery_timeout=2 * SECOND)
         with pytest.raises(LedgerMissing, match="it was deleted"):
             pipeline.run("r2")
+    assert pipeline.output() == ["a", "b"]
+
+
+def test_a_ledger_that_is_deleted_before_the_commit_is_not_to_be_created(pipeline):
+    """After the proof: the run is committed, and readers see its output; the retry names the lost ledger."""
+
+    def delete(state):
+        if state is State.PROVEN:
+            pipeline.kafka.delete_topic(pipeline.ledger)
+
+    with missing_at_once():
+        with pytest.raises(NotYetVisible, match=rf"topic '{pipeline.ledger}' does not exist") as hidden:
+            pipeline.run("r1", on_state=delete)
+        assert "create" not in str(hidden.value)
+        with pytest.raises(LedgerMissing, match="it was deleted"):
+            pipeline.run("r1", try_number=2)
     assert pipeline.output() == ["a", "b"]

@@ -121,13 +121,13 @@ def test_a_deleted_ledger_is_not_made_again(committed, offsets):
 
 @pytest.mark.parametrize("state", [State.CHECKED, State.STAGED])
 def test_a_ledger_that_is_deleted_under_a_run_is_no_topic_to_create(timed, state):
-    """After the fence, and with its record in the transaction: the error is the same as for any other run."""
+    """After the fence, and with its record in the transaction: the advice is to restore it."""
 
     def entered(now):
         if now is state:
             timed.kafka.delete_topic(timed.ledger)
 
-    with missing_at_once(), pytest.raises(LedgerMissing, match="nobody can tell what is committed"):
+    with missing_at_once(), pytest.raises(LedgerMissing, match="Restore it, do not create it"):
         timed.run("c", on_state=entered)
     assert timed.output() == []
 

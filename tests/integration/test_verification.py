@@ -8,8 +8,13 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
+from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.operations import verification
 from airflow_eos.operations.verification import verified_counts, verify_output
+from airflow_eos.run.states import State
+from airflow_eos.wire.client_config import ClientConfig
+from airflow_eos.wire.connection import BrokerConnections
+from airflow_eos.wire.txn_requests import describe_producers, write_txn_markers
 from airflow_eos_testing import EmbeddedKafka, read_topic
 from tests.support.local_runs import LocalDataPlane, Pipeline
 from tests.support.patience import wait_until
@@ -61,3 +66,31 @@ def test_what_compaction_has_taken_is_no_mismatch_unless_nothing_compacts(
     monkeypatch.setattr(verification, "topic_settings", lambda *_: {})
     (finding,) = verify_output(embedded_kafka.client_config(), record)
     assert finding.detail.endswith("whether the topic is compacted may not be read")
+
+
+@pytest.mark.parametrize(
+    ("state", "outcome", "visible"), [(State.STAGED, "ok", 3), (State.PROVEN, "mismatch", 0)]
+)
+def test_an_abort_marker_that_the_coordinator_did_not_write(
+    embedded_kafka: EmbeddedKafka, state: State, outcome: str, visible: int
+) -> None:
+    """As kafka-transactions.sh writes it: the proof refuses it; after the proof, verify reports the loss."""
+    pipeline = Pipeline(embedded_kafka, partitions=1)
+    pipeline.publish(["a", "b", "c"])
+    sink = TopicPartition(pipeline.sink, 0)
+    aborted: list[int] = []
+
+    def entered(now: State) -> None:
+        if now is state and not aborted:
+            with BrokerConnections(ClientConfig.of(embedded_kafka.client_config())) as connections:
+                (writer,) = describe_producers(connections, [sink])[sink]
+                aborted.append(writer.producer_id)
+                write_txn_markers(
+                    connections, writer.producer_id, writer.producer_epoch, [sink], commit=False
+                )
+
+    record = pipeline.run(on_state=entered)
+    assert aborted == [record.producer.producer_id]
+    assert len(pipeline.output()) == visible
+    (finding,) = verify_output(embedded_kafka.client_config(), record)
+    assert (finding.outcome, finding.recorded, finding.found) == (outcome, 3, visible)

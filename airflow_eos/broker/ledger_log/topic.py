@@ -96,12 +96,17 @@ class KafkaLedger:
             described = self._link.ask(BrokerConnections.topics, [self.topic], wait=wait)[self.topic]
         except UnknownTopic as error:
             self._waited_in_vain |= wait
-            raise LedgerMissing(
-                f"the ledger topic {self.topic!r} does not exist, so nobody can tell what is committed; "
+            advice = (
                 "create it once with 'airflow eos init' ('python -m airflow_eos init' without Airflow), or "
                 "let a run do it that was not cleared, where [eos] create_ledger, or "
                 "LedgerSettings(create=...), allows that: a cleared run may have committed in a ledger that "
                 "is lost"
+            )
+            if self._topic_id:
+                advice = "it was deleted since this process first described it. Restore it, do not create it"
+            raise LedgerMissing(
+                f"the ledger topic {self.topic!r} does not exist, so nobody can tell what is committed; "
+                + advice
             ) from error
         if self._topic_id != described.topic_id:
             self._topic_id, self._indexes, self._partitions = described.topic_id, {}, 0

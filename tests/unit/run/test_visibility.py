@@ -7,8 +7,16 @@ from typing import Any
 
 import pytest
 
-from airflow_eos.model.kafka import ProducerIdentity, TransactionDescription, TransactionState
+from airflow_eos.exceptions import AuthorizationFailed, NotYetVisible
+from airflow_eos.model.kafka import (
+    ActiveProducer,
+    ProducerIdentity,
+    TransactionDescription,
+    TransactionState,
+)
+from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.run.visibility import Visibility
+from tests.support.run_records import run_record
 
 OURS = ProducerIdentity("id", 7, 3)
 COMMITTED, OPEN, EMPTY = TransactionState.COMPLETE_COMMIT, TransactionState.ONGOING, TransactionState.EMPTY
@@ -45,3 +53,30 @@ def test_a_later_epoch_is_given_after_the_end_only(answer: TransactionDescriptio
 def test_our_own_epoch_is_over_when_it_is_complete(state: TransactionState) -> None:
     """Until then the coordinator is writing markers."""
     assert not is_over(TransactionDescription(state, 7, 3))
+
+
+@pytest.mark.parametrize("has_marker", [True, False])
+def test_a_refused_marker_is_no_failure_where_the_next_leader_has_it(has_marker: bool) -> None:
+    """A broker that no longer leads shows the transaction as open; its successor refuses an older marker."""
+    partition, leaders = TopicPartition("ledger", 0), ["replaced", "new"]
+
+    def describe_producers(partitions: Any) -> Any:
+        is_open = leaders[0] == "replaced" or not has_marker
+        return {partition: [ActiveProducer(7, 3, 0, current_txn_start_offset=0 if is_open else -1)]}
+
+    def write_markers(*_: Any, commit: bool) -> None:
+        leaders[:] = ["new"]
+        raise AuthorizationFailed("TRANSACTION_COORDINATOR_FENCED")
+
+    cluster: Any = SimpleNamespace(
+        describe_producers=describe_producers,
+        describe_transaction=lambda name: TransactionDescription(COMMITTED, 7, 3),
+    )
+    transactions: Any = SimpleNamespace(write_markers=write_markers)
+    visibility = Visibility(cluster, transactions, sleep=lambda _: None)
+    if has_marker:
+        visibility.wait(run_record(producer=OURS), [partition], seconds=5)
+    else:
+        with pytest.raises(NotYetVisible, match="may not write them"):
+            visibility.wait(run_record(producer=OURS), [partition], seconds=5)
+    assert leaders == ["new"]
