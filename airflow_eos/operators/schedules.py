@@ -9,15 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pendulum
 
-from airflow_eos.compat import (
-    INTERVAL_TIMETABLES,
-    TRIGGER_TIMETABLES,
-    CronDataIntervalTimetable,
-    DeltaDataIntervalTimetable,
-    DeltaTriggerTimetable,
-    MultipleCronTriggerTimetable,
-    timetable_field,
-)
+from airflow_eos.compat import INTERVAL_TIMETABLES, TRIGGER_TIMETABLES, is_kind, timetable_field
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.model.ranges import timestamp_of, utc_now
 from airflow_eos.operators.partition_interval import PartitionDuration, gives_interval_end, zone_named
@@ -50,7 +42,7 @@ def check_schedule(
             f"trigger have no data interval. Schedule the Dag by time alone ({INTERVAL_TIMETABLES}."
             "CronDataIntervalTimetable) or by partitions, or use ranges=Cursor()"
         )
-    if isinstance(timetable, CronDataIntervalTimetable):
+    if is_kind(timetable, "CronDataIntervalTimetable"):
         expression, zone = (timetable_field(timetable, name) for name in ("expression", "timezone"))
         if moment := _do_not_meet(expression, zone_named(zone)):
             raise ConfigurationError(
@@ -60,10 +52,10 @@ def check_schedule(
                 "makes no more runs. Schedule the Dag with timezone='UTC', or with * for the hours"
             )
     _check_late(dag, task_id)
-    if not isinstance(timetable, TRIGGER_TIMETABLES):
+    if not is_kind(timetable, *TRIGGER_TIMETABLES):
         return
     late = ""
-    if isinstance(timetable, DeltaTriggerTimetable):
+    if is_kind(timetable, "DeltaTriggerTimetable"):
         delta, interval = (timetable_field(timetable, name) for name in ("delta", "interval"))
         period = _length(delta)
         with_intervals = f"DeltaDataIntervalTimetable({delta!r})"
@@ -71,7 +63,7 @@ def check_schedule(
             # Each parse of the Dag computes the next run again, backwards from the present.
             period, late = None, " where a run is late"
     else:
-        several = isinstance(timetable, MultipleCronTriggerTimetable)
+        several = is_kind(timetable, "MultipleCronTriggerTimetable")
         cron = timetable_field(timetable, "timetables")[0] if several else timetable
         expression, zone, interval = (
             timetable_field(cron, name) for name in ("expression", "timezone", "interval")
@@ -97,7 +89,7 @@ def check_schedule(
 
 def _check_late(dag: DAG, task_id: str) -> None:
     """Refuse a delta whose intervals shift if the scheduler is late, or was down."""
-    if dag.catchup or not isinstance(dag.timetable, DeltaDataIntervalTimetable):
+    if dag.catchup or not is_kind(dag.timetable, "DeltaDataIntervalTimetable"):
         return
     delta, first = timetable_field(dag.timetable, "delta"), dag.start_date
     period = _length(delta)

@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_eos.compat import (
     TRIGGER_TIMETABLES,
-    CronDataIntervalTimetable,
-    DeltaDataIntervalTimetable,
-    DeltaTriggerTimetable,
+    is_kind,
     partition_date,
     partition_key,
     timetable_field,
@@ -179,7 +177,7 @@ def resolve_ranges(
             "cron strings, presets such as '@hourly' and schedule=None give none in Airflow 3; schedule the "
             f"Dag with {INTERVAL_TIMETABLE}, or give data_interval_start and data_interval_end by REST"
         )
-        if isinstance(timetable, CronDataIntervalTimetable):
+        if is_kind(timetable, "CronDataIntervalTimetable"):
             advice = (
                 "the clock of the schedule's time zone skips a time of it, and Airflow gives a run that is "
                 "triggered then no other; backfill, or give data_interval_start and data_interval_end by REST"
@@ -241,7 +239,7 @@ def _check_date(dag_run: Any, start: dt.datetime, end: dt.datetime) -> None:
 
 def _overlaps_the_schedule(dag_run: Any, timetable: Any) -> bool:
     """Return whether a run was triggered, and its interval overlaps those of the schedule."""
-    is_counted = isinstance(timetable, (DeltaDataIntervalTimetable, *TRIGGER_TIMETABLES))
+    is_counted = is_kind(timetable, "DeltaDataIntervalTimetable", *TRIGGER_TIMETABLES)
     return is_counted and dag_run.run_type == "manual"
 
 
@@ -253,7 +251,7 @@ def refuse_another_grid(context: Context, interval: Interval) -> None:
     :raises ConfigurationError: scheduled runs read the same records; names the date to begin at.
     """
     dag, dag_run = context["dag"], context["dag_run"]
-    counted = isinstance(dag.timetable, DeltaDataIntervalTimetable | DeltaTriggerTimetable)
+    counted = is_kind(dag.timetable, "DeltaDataIntervalTimetable", "DeltaTriggerTimetable")
     if not counted or dag_run.run_type != "backfill":
         return
     delta, first = timetable_field(dag.timetable, "delta"), in_utc(dag.start_date or _EPOCH)

@@ -21,6 +21,7 @@ from airflow.timetables import interval as interval_timetables
 from airflow.timetables import trigger as trigger_timetables
 from airflow.timetables.base import DataInterval, TimeRestriction
 from airflow.timetables.interval import CronDataIntervalTimetable, DeltaDataIntervalTimetable
+from airflow.timetables.simple import PartitionedAssetTimetable
 from airflow.timetables.trigger import (
     CronPartitionTimetable,
     CronTriggerTimetable,
@@ -230,10 +231,11 @@ def test_periods_whose_runs_are_late(
             whole.append(reached in (None, info.data_interval.start))
             last = info.data_interval
     assert all(whole) is tiles
-    sdk = airflow.sdk.DeltaDataIntervalTimetable(delta)
-    refused = pytest.raises(ConfigurationError, match="is in no interval")
-    with contextlib.nullcontext() if tiles else refused:
-        check_schedule("data_interval", DAG("d", schedule=sdk, start_date=begin, catchup=catchup), None, "t")
+    for given in (schedule, airflow.sdk.DeltaDataIntervalTimetable(delta)):
+        refused = pytest.raises(ConfigurationError, match="is in no interval")
+        with contextlib.nullcontext() if tiles else refused:
+            dag = DAG("d", schedule=given, start_date=begin, catchup=catchup)
+            check_schedule("data_interval", dag, None, "t")
 
 
 @pytest.mark.parametrize("timetable", ["DeltaDataIntervalTimetable", "DeltaTriggerTimetable"])
@@ -283,8 +285,16 @@ def test_hours_tile_time_where_a_clock_is_put_forward(zone: str, change: str) ->
             ),
             "2026-03-08",
         ),
+        (CronPartitionTimetable("@daily", timezone="America/Havana"), "2026-03-08T01:00:00"),
+        (
+            PartitionedAssetTimetable(
+                assets=airflow.sdk.Asset("a"),  # type: ignore[arg-type]  # Airflow accepts it in Dag files
+                default_partition_mapper=temporal.StartOfDayMapper(timezone="America/Havana"),
+            ),
+            "2026-03-08",
+        ),
     ],
-    ids=["tick", "mapper"],
+    ids=["tick", "mapper", "the scheduler's tick", "the scheduler's mapper"],
 )
 def test_a_duration_that_agrees_is_accepted_on_a_day_without_midnight(schedule: Any, key: str) -> None:
     """Havana's clock jumps from 23:59 to 01:00: the day begins then, and ends at midnight."""
