@@ -79,8 +79,8 @@ def partition_span(
     if span is None:
         if duration is None:
             raise ConfigurationError(
-                f"the partition {key!r} has a date but no end: schedule the Dag with CronPartitionTimetable "
-                "or a temporal partition mapper, which say it, or give partition_duration, for example "
+                f"the partition {key!r} has a date but no end: schedule the Dag with CronPartitionTimetable("
+                "..., run_offset=-1) or a temporal partition mapper, or give partition_duration, for example "
                 "relativedelta(months=1) or timedelta(days=1): a day of the Dag's time zone"
             )
         return _added(date, duration, dag.timezone)[0]
