@@ -87,7 +87,8 @@ def partition_span(
     if span.key is not None and key != span.key:
         raise ConfigurationError(
             f"partition key {key!r} does not name its date {date.isoformat()}: {span.schedule} gives "
-            f"{span.key!r}. {_COMPOSITE}"
+            f"{span.key!r}. If the form of its keys was changed, run the partition under that key, unless it "
+            f"was committed under the old one. {_COMPOSITE}"
         )
     if duration is not None:
         zone = _zone(dag)
@@ -155,7 +156,8 @@ def gives_interval_end(timetable: Any) -> bool:
 
 def has_partitions(timetable: Any) -> bool:
     """Return whether the runs of a schedule are those of partitions, each named by a key."""
-    return gives_interval_end(timetable) or bool(getattr(timetable, "partitioned_at_runtime", False))
+    flags = ("partitioned", "partitioned_at_runtime")  # also of timetables that others wrote
+    return gives_interval_end(timetable) or any(getattr(timetable, flag, False) for flag in flags)
 
 
 def _scheduled(key: str, date: dt.datetime, dag: DAG) -> Span | None:
