@@ -42,9 +42,12 @@ _PERIODS = {
     "StartOfQuarterMapper": relativedelta(months=3),
     "StartOfYearMapper": relativedelta(years=1),
 }
+GIVE_RANGES = (
+    "set its ranges in the task's pre_execute: context['task'].ranges = PartitionInterval(key, Interval(...))"
+)
 _COMPOSITE = (
     "Each key of that date would read all of its records. Give each part a Dag with source topics of its "
-    "own, partitioned by date alone, or say what each key reads: ranges=PartitionInterval(key, Interval(...))"
+    f"own, partitioned by date alone, or {GIVE_RANGES}"
 )
 
 
@@ -144,8 +147,7 @@ def refuse_other_date(key: str, start: dt.datetime, dag: DAG) -> None:
     if key != expected:
         raise ConfigurationError(
             f"partition key {key!r} does not name the start {start.isoformat()} of the data interval of its "
-            f"Dag run: the schedule gives {expected!r}. Trigger the Dag with the key alone, or say "
-            "what the key reads: ranges=PartitionInterval(key, Interval(...))"
+            f"Dag run: the schedule gives {expected!r}. Trigger the Dag with the key alone, or {GIVE_RANGES}"
         )
 
 
@@ -231,8 +233,7 @@ def _mapper(timetable: Any) -> Any:
             f"the partition mappers {names} do not say in which time zone a partition begins, nor when it "
             "ends. Schedule the Dag with one temporal mapper for all assets, for example "
             "PartitionedAssetTimetable(assets=..., "
-            'default_partition_mapper=StartOfDayMapper(timezone="Europe/Berlin")), or say what each key '
-            "reads: ranges=PartitionInterval(key, Interval(...))"
+            f'default_partition_mapper=StartOfDayMapper(timezone="Europe/Berlin")), or {GIVE_RANGES}'
         )
     return dated[0]
 

@@ -26,6 +26,7 @@ from airflow_eos.model.ranges import (
     in_utc,
 )
 from airflow_eos.operators.partition_interval import (
+    GIVE_RANGES,
     PartitionDuration,
     has_partitions,
     partition_span,
@@ -315,6 +316,6 @@ def _partition_ends(
     if date is None:
         raise ConfigurationError(
             f"the partition {key!r} of Dag run {dag_run.run_id!r} has no date: its schedule, or an Airflow "
-            "before 3.3, gives none. Give the records by ranges=PartitionInterval(key, Interval(...))"
+            f"before 3.3, gives none: {GIVE_RANGES}"
         )
     return partition_span(key, date, dag, duration)
