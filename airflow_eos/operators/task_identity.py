@@ -256,11 +256,14 @@ def refuse_another_grid(context: Context, interval: Interval) -> None:
     if not counted or dag_run.run_type != "backfill":
         return
     delta, first = timetable_field(dag.timetable, "delta"), in_utc(dag.start_date or _EPOCH)
-    number = (interval.start - first) // (_EPOCH + delta - _EPOCH)
-    number -= abs(number) // 40 + 1  # months have several lengths
-    while first + (number + 1) * delta <= interval.start:
-        number += 1
-    begin = first + number * delta
+    length, begin = _EPOCH + delta - _EPOCH, first
+    if not (getattr(delta, "months", 0) or getattr(delta, "years", 0)):
+        begin += (interval.start - first) // length * length
+    # As Airflow, month by month: one after the 31st of January begins on the 28th of February and of March.
+    while begin > interval.start:
+        begin -= delta
+    while begin + delta <= interval.start:
+        begin += delta
     if begin != interval.start:
         raise ConfigurationError(
             f"Dag run {dag_run.run_id!r} of a backfill begins at {interval.start.isoformat()}, within an "

@@ -255,6 +255,24 @@ def test_a_backfill_beside_the_periods_of_a_schedule_is_refused(timetable: str, 
             refuse_another_grid(backfill, late)  # type: ignore[arg-type]
 
 
+def test_a_backfill_begins_where_the_scheduler_does_after_a_month_that_is_shorter() -> None:
+    """From the 31st of January, the scheduler's months begin on the 28th of February, March and so on."""
+    delta, first = relativedelta(months=1), pendulum.datetime(2026, 1, 31)
+    dag = DAG("d", schedule=airflow.sdk.DeltaDataIntervalTimetable(delta), start_date=first, catchup=True)
+    context: Any = {"dag": dag, "dag_run": SimpleNamespace(run_id="r", run_type="backfill")}
+    scheduled, last = DeltaDataIntervalTimetable(delta), None
+    for day in (31, 28, 28, 28):
+        info = scheduled.next_dagrun_info(
+            last_automated_data_interval=last, restriction=TimeRestriction(first, None, catchup=True)
+        )
+        last = info.data_interval
+        assert last.start.day == day
+        refuse_another_grid(context, Interval(last.start, last.end))
+    late = pendulum.datetime(2026, 3, 31)
+    with pytest.raises(ConfigurationError, match="--from-date 2026-03-28"):
+        refuse_another_grid(context, Interval(late, late + delta))
+
+
 @pytest.mark.parametrize(
     ("zone", "change"),
     [
