@@ -91,7 +91,8 @@ def _check_late(dag: DAG, task_id: str) -> None:
     """Refuse a delta whose intervals shift if the scheduler is late, or was down."""
     if dag.catchup or not is_kind(dag.timetable, "DeltaDataIntervalTimetable"):
         return
-    delta, first = timetable_field(dag.timetable, "delta"), dag.start_date
+    delta = timetable_field(dag.timetable, "delta")
+    first = dag.start_date or min((task.start_date for task in dag.tasks if task.start_date), default=None)
     period = _length(delta)
     if period is None:  # months are counted from the start date, or from the present
         begins_elsewhere = first is None

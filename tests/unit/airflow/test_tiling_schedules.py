@@ -16,7 +16,7 @@ import airflow.sdk
 import pendulum
 import pytest
 from airflow.partition_mappers import temporal
-from airflow.sdk import DAG
+from airflow.sdk import DAG, BaseOperator
 from airflow.timetables import interval as interval_timetables
 from airflow.timetables import trigger as trigger_timetables
 from airflow.timetables.base import DataInterval, TimeRestriction
@@ -236,6 +236,11 @@ def test_periods_whose_runs_are_late(
         with contextlib.nullcontext() if tiles else refused:
             dag = DAG("d", schedule=given, start_date=begin, catchup=catchup)
             check_schedule("data_interval", dag, None, "t")
+        if not catchup:  # a Dag may have its start date from its tasks
+            with contextlib.nullcontext() if tiles else refused:
+                dag = DAG("d", schedule=given)
+                BaseOperator(task_id="t", dag=dag, start_date=begin)
+                check_schedule("data_interval", dag, None, "t")
 
 
 @pytest.mark.parametrize("timetable", ["DeltaDataIntervalTimetable", "DeltaTriggerTimetable"])
