@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -27,14 +27,14 @@ _MS = dt.timedelta(milliseconds=1)
 def check_schedule(
     ranges: Any, dag: DAG, duration: PartitionDuration | None, task_id: str, run_key: str | None = None
 ) -> None:
-    """Check that the runs of a Dag have the intervals that its task reads, one after the other.
+    """Check that the runs of a Dag have the intervals or partitions that its task reads, one after the other.
 
     :param run_key: names the run instead of an interval.
     :raises ConfigurationError: assets trigger its runs; or the Dag's schedule gives all its runs an empty
-        one, or intervals that overlap or leave gaps.
+        one, or intervals that overlap or leave gaps, or two partitions one key.
     """
     timetable = dag.timetable
-    if ranges != DATA_INTERVAL or run_key or duration is not None or gives_interval_end(timetable):
+    if ranges != DATA_INTERVAL or run_key or _reads_partitions(dag, duration, task_id):
         return
     if timetable.asset_condition:
         raise ConfigurationError(
@@ -87,6 +87,17 @@ def check_schedule(
     )
 
 
+def _reads_partitions(dag: DAG, duration: PartitionDuration | None, task_id: str) -> bool:
+    """Return whether a task reads partitions; raise ConfigurationError if two of them have one key."""
+    if is_kind(dag.timetable, "CronPartitionTimetable") and (key := _repeated_key(dag.timetable)):
+        raise ConfigurationError(
+            f"task {task_id!r} reads ranges={DATA_INTERVAL!r}, and two partitions of Dag {dag.dag_id!r} have "
+            f"the key {key!r}, as where a clock is put back: the second one would stay unread. Schedule the "
+            "Dag with timezone='UTC', and a key_format that names each tick"
+        )
+    return duration is not None or gives_interval_end(dag.timetable)
+
+
 def _check_late(dag: DAG, task_id: str) -> None:
     """Refuse a delta whose intervals shift if the scheduler is late, or was down."""
     if dag.catchup or not is_kind(dag.timetable, "DeltaDataIntervalTimetable"):
@@ -121,13 +132,9 @@ def _do_not_meet(expression: str, zone: dt.tzinfo) -> dt.datetime | None:
     from airflow.timetables.interval import CronDataIntervalTimetable as Scheduled
 
     scheduled = Scheduled(expression, timezone=zone)
-    now = utc_now()
-    offsets = [(hour, hour.astimezone(zone).utcoffset()) for hour in (now + n * _HOUR for n in range(17_520))]
-    for (before, offset), (after, later_offset) in pairwise(offsets):
-        if not offset < later_offset:  # type: ignore[operator]
-            continue
+    for before in _clock_changes(zone, forward=True):
         last, restriction = None, TimeRestriction(pendulum.instance(before - _HOUR), None, catchup=True)
-        while last is None or last.end < after + 2 * _HOUR:
+        while last is None or last.end < before + 3 * _HOUR:
             try:
                 info = scheduled.next_dagrun_info(last_automated_data_interval=last, restriction=restriction)
             except ValueError:  # the scheduler finds no other interval
@@ -137,6 +144,36 @@ def _do_not_meet(expression: str, zone: dt.tzinfo) -> dt.datetime | None:
                 return last.end
             last = info.data_interval
     return None
+
+
+def _repeated_key(timetable: Any) -> str | None:
+    """Return a key that two ticks have, now or where a clock is put back in the next two years."""
+    from airflow.timetables.base import DagRunInfo, TimeRestriction
+    from airflow.timetables.trigger import CronPartitionTimetable as Scheduled
+
+    cron, zone, key_format = (timetable_field(timetable, n) for n in ("expression", "timezone", "key_format"))
+    scheduled = Scheduled(cron, timezone=zone, key_format=key_format)
+    always = TimeRestriction(None, None, catchup=True)
+    for before in (utc_now(), *_clock_changes(zone_named(zone), forward=False)):
+        keys, tick = set[str | None](), pendulum.instance(before - 2 * _HOUR)
+        while tick < before + 3 * _HOUR:
+            last = DagRunInfo(run_after=tick, data_interval=None, partition_date=None, partition_key=None)
+            info = scheduled.next_dagrun_info_v2(last_dagrun_info=last, restriction=always)
+            assert info is not None  # there is no latest date
+            if info.partition_key in keys:
+                return info.partition_key
+            keys.add(info.partition_key)
+            tick = info.run_after
+    return None
+
+
+def _clock_changes(zone: dt.tzinfo, *, forward: bool) -> Iterator[dt.datetime]:
+    """Yield the last of the next two years' hours before each change of a zone's clock in one direction."""
+    now = utc_now()
+    offsets = [(hour, hour.astimezone(zone).utcoffset()) for hour in (now + n * _HOUR for n in range(17_520))]
+    for (before, offset), (_, later_offset) in pairwise(offsets):
+        if offset != later_offset and (offset < later_offset) is forward:  # type: ignore[operator]
+            yield before
 
 
 def _length(delta: PartitionDuration) -> dt.timedelta | None:

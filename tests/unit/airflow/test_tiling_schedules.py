@@ -260,6 +260,25 @@ def test_a_backfill_beside_the_periods_of_a_schedule_is_refused(timetable: str, 
             refuse_another_grid(backfill, late)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("cron", "zone", "key_format", "is_refused"),
+    [
+        ("0 * * * *", "Europe/Berlin", "%Y-%m-%dT%H:%M:%S", True),
+        ("0 * * * *", "Europe/Berlin", "%Y-%m-%dT%H:%M:%S%z", False),
+        ("0 * * * *", "Asia/Tokyo", "%Y-%m-%dT%H:%M:%S", False),
+        ("0 * * * *", "UTC", "%Y-%m-%d", True),
+        ("30 2 * * *", "Europe/Berlin", "%Y-%m-%dT%H:%M:%S", False),
+    ],
+)
+def test_two_ticks_of_one_key_are_refused(cron: str, zone: str, key_format: str, is_refused: bool) -> None:
+    """The run of the second one would be refused by the record of the first, and its records stay unread."""
+    for timetable in (CronPartitionTimetable, airflow.sdk.CronPartitionTimetable):
+        schedule: Any = timetable(cron, timezone=zone, key_format=key_format)
+        expected = pytest.raises(ConfigurationError, match="two partitions of Dag 'd' have the key '20")
+        with expected if is_refused else contextlib.nullcontext():
+            check_schedule("data_interval", DAG("d", schedule=schedule), None, "t")
+
+
 def test_a_backfill_begins_where_the_scheduler_does_after_a_month_that_is_shorter() -> None:
     """From the 31st of January, the scheduler's months begin on the 28th of February, March and so on."""
     delta, first = relativedelta(months=1), pendulum.datetime(2026, 1, 31)
