@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import functools
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -89,7 +90,10 @@ def check_schedule(
 
 def _reads_partitions(dag: DAG, duration: PartitionDuration | None, task_id: str) -> bool:
     """Return whether a task reads partitions; raise ConfigurationError if two of them have one key."""
-    if is_kind(dag.timetable, "CronPartitionTimetable") and (key := _repeated_key(dag.timetable)):
+    fields = ("expression", "timezone", "key_format")
+    if is_kind(dag.timetable, "CronPartitionTimetable") and (
+        key := _repeated_key(*(timetable_field(dag.timetable, field) for field in fields))
+    ):
         raise ConfigurationError(
             f"task {task_id!r} reads ranges={DATA_INTERVAL!r}, and two partitions of Dag {dag.dag_id!r} have "
             f"the key {key!r}, as where a clock is put back: the second one would stay unread. Schedule the "
@@ -146,12 +150,12 @@ def _do_not_meet(expression: str, zone: dt.tzinfo) -> dt.datetime | None:
     return None
 
 
-def _repeated_key(timetable: Any) -> str | None:
+@functools.cache  # a Dag may have many tasks
+def _repeated_key(cron: str, zone: Any, key_format: str) -> str | None:
     """Return a key that two ticks have, now or where a clock is put back in the next two years."""
     from airflow.timetables.base import DagRunInfo, TimeRestriction
     from airflow.timetables.trigger import CronPartitionTimetable as Scheduled
 
-    cron, zone, key_format = (timetable_field(timetable, n) for n in ("expression", "timezone", "key_format"))
     scheduled = Scheduled(cron, timezone=zone, key_format=key_format)
     always = TimeRestriction(None, None, catchup=True)
     for before in (utc_now(), *_clock_changes(zone_named(zone), forward=False)):
