@@ -144,60 +144,27 @@ async def to_thread(
 
 # -- schedules --------------------------------------------------------------------------------------------
 
-try:
-    from airflow.sdk import (
-        CronDataIntervalTimetable,
-        CronTriggerTimetable,
-        DeltaDataIntervalTimetable,
-        DeltaTriggerTimetable,
-        MultipleCronTriggerTimetable,
-    )
+INTERVAL_TIMETABLES = "airflow.sdk" if AIRFLOW_VERSION >= (3, 2) else "airflow.timetables.interval"
+"""The module from which Dags import timetables."""
 
-    INTERVAL_TIMETABLES = "airflow.sdk"
-except ImportError:  # 3.1
-    from airflow.timetables.interval import CronDataIntervalTimetable, DeltaDataIntervalTimetable
-    from airflow.timetables.trigger import (
-        CronTriggerTimetable,
-        DeltaTriggerTimetable,
-        MultipleCronTriggerTimetable,
-    )
-
-    INTERVAL_TIMETABLES = "airflow.timetables.interval"
-
-
-TRIGGER_TIMETABLES = (CronTriggerTimetable, DeltaTriggerTimetable, MultipleCronTriggerTimetable)
+TRIGGER_TIMETABLES = ("CronTriggerTimetable", "DeltaTriggerTimetable", "MultipleCronTriggerTimetable")
 """Timetables whose data intervals only have a configured length, by default 0."""
+
+
+def is_kind(schedule: Any, *names: str) -> bool:
+    """Return whether the class of a timetable or a partition mapper is Airflow's of one of these names.
+
+    From Airflow 3.2 on there are two classes of each name, and a Dag may use either: that of ``airflow.sdk``,
+    and the scheduler's in ``airflow.timetables`` or ``airflow.partition_mappers``.
+    """
+    return type(schedule).__name__ in names and type(schedule).__module__.startswith("airflow.")
 
 
 def timetable_field(timetable: Any, name: str) -> Any:
     """Return an argument of a timetable, such as ``expression`` or ``interval``."""
-    return getattr(timetable, name if hasattr(timetable, name) else f"_{name}")  # 3.1 has the second
-
-
-class _Absent:
-    """A class that this Airflow does not have: nothing is an instance of it."""
-
-
-try:
-    from airflow.sdk import (
-        CronPartitionTimetable,
-        PartitionedAssetTimetable,
-        StartOfDayMapper,
-        StartOfHourMapper,
-        StartOfMonthMapper,
-        StartOfQuarterMapper,
-        StartOfWeekMapper,
-        StartOfYearMapper,
-    )
-except ImportError:  # 3.1
-    CronPartitionTimetable = PartitionedAssetTimetable = _Absent
-    StartOfHourMapper = StartOfDayMapper = StartOfWeekMapper = _Absent
-    StartOfMonthMapper = StartOfQuarterMapper = StartOfYearMapper = _Absent
-
-try:
-    from airflow.sdk import FanOutMapper, RollupMapper
-except ImportError:  # before 3.3
-    FanOutMapper = RollupMapper = _Absent
+    return getattr(
+        timetable, name if hasattr(timetable, name) else f"_{name}"
+    )  # the scheduler's has the second
 
 
 def partition_key(dag_run: Any) -> str | None:

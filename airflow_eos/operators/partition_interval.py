@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pendulum
 from dateutil.relativedelta import relativedelta
 
-from airflow_eos import compat
+from airflow_eos.compat import is_kind, timetable_field
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.model.ranges import in_utc
 
@@ -34,17 +34,20 @@ PartitionDuration: TypeAlias = dt.timedelta | relativedelta
 _DAY = dt.timedelta(days=1)
 _SECOND = dt.timedelta(seconds=1)
 _MIDNIGHT = dt.time()
-_PERIODS: dict[type, relativedelta] = {
-    compat.StartOfHourMapper: relativedelta(hours=1),
-    compat.StartOfDayMapper: relativedelta(days=1),
-    compat.StartOfWeekMapper: relativedelta(weeks=1),
-    compat.StartOfMonthMapper: relativedelta(months=1),
-    compat.StartOfQuarterMapper: relativedelta(months=3),
-    compat.StartOfYearMapper: relativedelta(years=1),
+_PERIODS = {
+    "StartOfHourMapper": relativedelta(hours=1),
+    "StartOfDayMapper": relativedelta(days=1),
+    "StartOfWeekMapper": relativedelta(weeks=1),
+    "StartOfMonthMapper": relativedelta(months=1),
+    "StartOfQuarterMapper": relativedelta(months=3),
+    "StartOfYearMapper": relativedelta(years=1),
 }
+GIVE_RANGES = (
+    "set its ranges in the task's pre_execute: context['task'].ranges = PartitionInterval(key, Interval(...))"
+)
 _COMPOSITE = (
     "Each key of that date would read all of its records. Give each part a Dag with source topics of its "
-    "own, partitioned by date alone, or say what each key reads: ranges=PartitionInterval(key, Interval(...))"
+    f"own, partitioned by date alone, or {GIVE_RANGES}"
 )
 
 
@@ -79,15 +82,16 @@ def partition_span(
     if span is None:
         if duration is None:
             raise ConfigurationError(
-                f"the partition {key!r} has a date but no end: schedule the Dag with CronPartitionTimetable "
-                "or a temporal partition mapper, which say it, or give partition_duration, for example "
+                f"the partition {key!r} has a date but no end: schedule the Dag with CronPartitionTimetable("
+                "..., run_offset=-1) or a temporal partition mapper, or give partition_duration, for example "
                 "relativedelta(months=1) or timedelta(days=1): a day of the Dag's time zone"
             )
         return _added(date, duration, dag.timezone)[0]
     if span.key is not None and key != span.key:
         raise ConfigurationError(
             f"partition key {key!r} does not name its date {date.isoformat()}: {span.schedule} gives "
-            f"{span.key!r}. {_COMPOSITE}"
+            f"{span.key!r}. If the form of its keys was changed, run the partition under that key, unless it "
+            f"was committed under the old one. {_COMPOSITE}"
         )
     if duration is not None:
         zone = _zone(dag)
@@ -135,51 +139,52 @@ def refuse_other_date(key: str, start: dt.datetime, dag: DAG) -> None:
     :raises ConfigurationError: names both; not raised if the schedule does not define keys.
     """
     timetable, expected = dag.timetable, key
-    if isinstance(timetable, compat.CronPartitionTimetable):
-        expected = start.astimezone(zone_named(timetable.timezone)).strftime(timetable.key_format)
-    elif isinstance(timetable, compat.PartitionedAssetTimetable):
+    if is_kind(timetable, "CronPartitionTimetable"):
+        expected = start.astimezone(_zone(dag)).strftime(timetable_field(timetable, "key_format"))
+    elif is_kind(timetable, "PartitionedAssetTimetable"):
         with contextlib.suppress(ConfigurationError):  # its mappers give no date
             expected = str(_of_mapper(key, start, _mapper(timetable)).key)
     if key != expected:
         raise ConfigurationError(
             f"partition key {key!r} does not name the start {start.isoformat()} of the data interval of its "
-            f"Dag run: the schedule gives {expected!r}. Trigger the Dag with the key alone, or say "
-            "what the key reads: ranges=PartitionInterval(key, Interval(...))"
+            f"Dag run: the schedule gives {expected!r}. Trigger the Dag with the key alone, or {GIVE_RANGES}"
         )
 
 
 def gives_interval_end(timetable: Any) -> bool:
     """Return whether a schedule defines the ends of its partitions."""
-    return isinstance(timetable, compat.CronPartitionTimetable | compat.PartitionedAssetTimetable)
+    return is_kind(timetable, "CronPartitionTimetable", "PartitionedAssetTimetable")
 
 
 def has_partitions(timetable: Any) -> bool:
     """Return whether the runs of a schedule are those of partitions, each named by a key."""
-    return gives_interval_end(timetable) or bool(getattr(timetable, "partitioned_at_runtime", False))
+    flags = ("partitioned", "partitioned_at_runtime")  # also of timetables that others wrote
+    return gives_interval_end(timetable) or any(getattr(timetable, flag, False) for flag in flags)
 
 
 def _scheduled(key: str, date: dt.datetime, dag: DAG) -> Span | None:
     timetable = dag.timetable
-    if isinstance(timetable, compat.CronPartitionTimetable):
+    if is_kind(timetable, "CronPartitionTimetable"):
         return _of_cron(key, date, timetable)
-    if isinstance(timetable, compat.PartitionedAssetTimetable):
+    if is_kind(timetable, "PartitionedAssetTimetable"):
         return _of_mapper(key, date, _mapper(timetable))
     return None
 
 
-def _zone(dag: DAG) -> dt.tzinfo:
+def _zone(dag: DAG) -> Any:
     timetable = dag.timetable
-    if isinstance(timetable, compat.PartitionedAssetTimetable):
+    if is_kind(timetable, "PartitionedAssetTimetable"):
         return _mapper(timetable)._timezone  # noqa: SLF001 - it has no other name
-    return zone_named(timetable.timezone)
+    return zone_named(timetable_field(timetable, "timezone"))
 
 
-def _of_cron(key: str, date: dt.datetime, timetable: compat.CronPartitionTimetable) -> Span:
+def _of_cron(key: str, date: dt.datetime, timetable: Any) -> Span:
     """Return the span from a tick to the next, by the scheduler's own calculation."""
     from airflow.timetables.base import DagRunInfo, TimeRestriction
     from airflow.timetables.trigger import CronPartitionTimetable as Scheduled
 
-    scheduled = Scheduled(timetable.expression, timezone=timetable.timezone, key_format=timetable.key_format)
+    cron, zone, key_format = (timetable_field(timetable, n) for n in ("expression", "timezone", "key_format"))
+    scheduled = Scheduled(cron, timezone=zone)
 
     def tick_after(moment: pendulum.DateTime) -> pendulum.DateTime:
         last = DagRunInfo(run_after=moment, data_interval=None, partition_date=None, partition_key=None)
@@ -190,7 +195,7 @@ def _of_cron(key: str, date: dt.datetime, timetable: compat.CronPartitionTimetab
         return following.run_after
 
     start = pendulum.instance(date).in_timezone("UTC")
-    schedule = f"CronPartitionTimetable({timetable.expression!r}, timezone={str(timetable.timezone)!r})"
+    schedule = f"CronPartitionTimetable({cron!r}, timezone={str(zone)!r})"
 
     def is_tick(before: pendulum.Duration) -> bool:
         tick = start - before
@@ -205,8 +210,8 @@ def _of_cron(key: str, date: dt.datetime, timetable: compat.CronPartitionTimetab
             f"the date {start.isoformat()} of partition {key!r} is not a tick of {schedule}: its records "
             "belong to another partition. Trigger the Dag with the key of a tick"
         )
-    zone = zone_named(timetable.timezone)
-    return Span(start, tick_after(start), start.in_timezone(zone).strftime(timetable.key_format), schedule)
+    local = start.in_timezone(zone_named(zone))
+    return Span(start, tick_after(start), local.strftime(key_format), schedule)
 
 
 def zone_named(zone: Any) -> Any:
@@ -214,7 +219,7 @@ def zone_named(zone: Any) -> Any:
     return pendulum.timezone(zone) if isinstance(zone, str) else zone
 
 
-def _mapper(timetable: compat.PartitionedAssetTimetable) -> Any:
+def _mapper(timetable: Any) -> Any:
     """Return the temporal mapper of a Dag's partition dates; raises unless there is exactly one."""
     mappers = [*timetable.partition_mapper_config.values()] or [timetable.default_partition_mapper]
     dated = [_innermost(mapper) for mapper in mappers]
@@ -222,14 +227,13 @@ def _mapper(timetable: compat.PartitionedAssetTimetable) -> Any:
         (type(mapper), str(getattr(mapper, "_timezone", None)), getattr(mapper, "output_format", None))
         for mapper in dated
     }
-    if len(forms) != 1 or type(dated[0]) not in _PERIODS:
+    if len(forms) != 1 or not is_kind(dated[0], *_PERIODS):
         names = ", ".join(sorted({type(mapper).__name__ for mapper in dated}))
         raise ConfigurationError(
             f"the partition mappers {names} do not say in which time zone a partition begins, nor when it "
             "ends. Schedule the Dag with one temporal mapper for all assets, for example "
             "PartitionedAssetTimetable(assets=..., "
-            'default_partition_mapper=StartOfDayMapper(timezone="Europe/Berlin")), or say what each key '
-            "reads: ranges=PartitionInterval(key, Interval(...))"
+            f'default_partition_mapper=StartOfDayMapper(timezone="Europe/Berlin")), or {GIVE_RANGES}'
         )
     return dated[0]
 
@@ -237,9 +241,9 @@ def _mapper(timetable: compat.PartitionedAssetTimetable) -> Any:
 def _innermost(mapper: Any) -> Any:
     """Return the mapper that writes the key of a Dag run."""
     while True:
-        if isinstance(mapper, compat.RollupMapper):
+        if is_kind(mapper, "RollupMapper"):
             mapper = mapper.upstream_mapper
-        elif isinstance(mapper, compat.FanOutMapper):
+        elif is_kind(mapper, "FanOutMapper"):
             mapper = mapper.downstream_mapper
         else:
             return mapper
@@ -247,7 +251,7 @@ def _innermost(mapper: Any) -> Any:
 
 def _of_mapper(key: str, date: dt.datetime, mapper: Any) -> Span:
     """Return the span that a mapper gives a key; if the key does not match, the span of the date itself."""
-    zone, period = mapper._timezone, _PERIODS[type(mapper)]  # noqa: SLF001 - it has no other name
+    zone, period = mapper._timezone, _PERIODS[type(mapper).__name__]  # noqa: SLF001 - it has no other name
     spans = [
         Span(
             _first_from(wall, zone),

@@ -81,7 +81,7 @@ class TransactionRetryPolicy(RetryPolicy):
         if isinstance(exception, IntervalNotReady) and exception.until and try_number >= max_tries:
             left = exception.until - utc_now()
             if context is not None and left > context["task"].retry_delay:
-                return RetryDecision.retry(left, "an idle partition is waited for no longer then")
+                return RetryDecision.retry(left, "interval and wait for idle partitions are over then")
         if retry is not Retry.BACK_OFF:
             return RetryDecision.default()
         if _committed(context) is not None:

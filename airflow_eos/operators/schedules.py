@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Sequence
+import functools
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pendulum
 
-from airflow_eos.compat import (
-    INTERVAL_TIMETABLES,
-    TRIGGER_TIMETABLES,
-    CronDataIntervalTimetable,
-    DeltaDataIntervalTimetable,
-    DeltaTriggerTimetable,
-    MultipleCronTriggerTimetable,
-    timetable_field,
-)
+from airflow_eos.compat import INTERVAL_TIMETABLES, TRIGGER_TIMETABLES, is_kind, timetable_field
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.model.ranges import timestamp_of, utc_now
 from airflow_eos.operators.partition_interval import PartitionDuration, gives_interval_end, zone_named
@@ -35,14 +28,14 @@ _MS = dt.timedelta(milliseconds=1)
 def check_schedule(
     ranges: Any, dag: DAG, duration: PartitionDuration | None, task_id: str, run_key: str | None = None
 ) -> None:
-    """Check that the runs of a Dag have the intervals that its task reads, one after the other.
+    """Check that the runs of a Dag have the intervals or partitions that its task reads, one after the other.
 
     :param run_key: names the run instead of an interval.
     :raises ConfigurationError: assets trigger its runs; or the Dag's schedule gives all its runs an empty
-        one, or intervals that overlap or leave gaps.
+        one, or intervals that overlap or leave gaps, or two partitions one key.
     """
     timetable = dag.timetable
-    if ranges != DATA_INTERVAL or run_key or duration is not None or gives_interval_end(timetable):
+    if ranges != DATA_INTERVAL or run_key or _reads_partitions(dag, duration, task_id):
         return
     if timetable.asset_condition:
         raise ConfigurationError(
@@ -50,7 +43,7 @@ def check_schedule(
             f"trigger have no data interval. Schedule the Dag by time alone ({INTERVAL_TIMETABLES}."
             "CronDataIntervalTimetable) or by partitions, or use ranges=Cursor()"
         )
-    if isinstance(timetable, CronDataIntervalTimetable):
+    if is_kind(timetable, "CronDataIntervalTimetable"):
         expression, zone = (timetable_field(timetable, name) for name in ("expression", "timezone"))
         if moment := _do_not_meet(expression, zone_named(zone)):
             raise ConfigurationError(
@@ -60,10 +53,10 @@ def check_schedule(
                 "makes no more runs. Schedule the Dag with timezone='UTC', or with * for the hours"
             )
     _check_late(dag, task_id)
-    if not isinstance(timetable, TRIGGER_TIMETABLES):
+    if not is_kind(timetable, *TRIGGER_TIMETABLES):
         return
     late = ""
-    if isinstance(timetable, DeltaTriggerTimetable):
+    if is_kind(timetable, "DeltaTriggerTimetable"):
         delta, interval = (timetable_field(timetable, name) for name in ("delta", "interval"))
         period = _length(delta)
         with_intervals = f"DeltaDataIntervalTimetable({delta!r})"
@@ -71,7 +64,7 @@ def check_schedule(
             # Each parse of the Dag computes the next run again, backwards from the present.
             period, late = None, " where a run is late"
     else:
-        several = isinstance(timetable, MultipleCronTriggerTimetable)
+        several = is_kind(timetable, "MultipleCronTriggerTimetable")
         cron = timetable_field(timetable, "timetables")[0] if several else timetable
         expression, zone, interval = (
             timetable_field(cron, name) for name in ("expression", "timezone", "interval")
@@ -95,11 +88,26 @@ def check_schedule(
     )
 
 
+def _reads_partitions(dag: DAG, duration: PartitionDuration | None, task_id: str) -> bool:
+    """Return whether a task reads partitions; raise ConfigurationError if two of them have one key."""
+    fields = ("expression", "timezone", "key_format")
+    if is_kind(dag.timetable, "CronPartitionTimetable") and (
+        key := _repeated_key(*(timetable_field(dag.timetable, field) for field in fields))
+    ):
+        raise ConfigurationError(
+            f"task {task_id!r} reads ranges={DATA_INTERVAL!r}, and two partitions of Dag {dag.dag_id!r} have "
+            f"the key {key!r}, as where a clock is put back: the second one would stay unread. Schedule the "
+            "Dag with timezone='UTC', and a key_format that names each tick"
+        )
+    return duration is not None or gives_interval_end(dag.timetable)
+
+
 def _check_late(dag: DAG, task_id: str) -> None:
     """Refuse a delta whose intervals shift if the scheduler is late, or was down."""
-    if dag.catchup or not isinstance(dag.timetable, DeltaDataIntervalTimetable):
+    if dag.catchup or not is_kind(dag.timetable, "DeltaDataIntervalTimetable"):
         return
-    delta, first = timetable_field(dag.timetable, "delta"), dag.start_date
+    delta = timetable_field(dag.timetable, "delta")
+    first = dag.start_date or min((task.start_date for task in dag.tasks if task.start_date), default=None)
     period = _length(delta)
     if period is None:  # months are counted from the start date, or from the present
         begins_elsewhere = first is None
@@ -128,13 +136,9 @@ def _do_not_meet(expression: str, zone: dt.tzinfo) -> dt.datetime | None:
     from airflow.timetables.interval import CronDataIntervalTimetable as Scheduled
 
     scheduled = Scheduled(expression, timezone=zone)
-    now = utc_now()
-    offsets = [(hour, hour.astimezone(zone).utcoffset()) for hour in (now + n * _HOUR for n in range(17_520))]
-    for (before, offset), (after, later_offset) in pairwise(offsets):
-        if not offset < later_offset:  # type: ignore[operator]
-            continue
+    for before in _clock_changes(zone, forward=True):
         last, restriction = None, TimeRestriction(pendulum.instance(before - _HOUR), None, catchup=True)
-        while last is None or last.end < after + 2 * _HOUR:
+        while last is None or last.end < before + 3 * _HOUR:
             try:
                 info = scheduled.next_dagrun_info(last_automated_data_interval=last, restriction=restriction)
             except ValueError:  # the scheduler finds no other interval
@@ -144,6 +148,36 @@ def _do_not_meet(expression: str, zone: dt.tzinfo) -> dt.datetime | None:
                 return last.end
             last = info.data_interval
     return None
+
+
+@functools.cache  # a Dag may have many tasks
+def _repeated_key(cron: str, zone: Any, key_format: str) -> str | None:
+    """Return a key that two ticks have, now or where a clock is put back in the next two years."""
+    from airflow.timetables.base import DagRunInfo, TimeRestriction
+    from airflow.timetables.trigger import CronPartitionTimetable as Scheduled
+
+    scheduled = Scheduled(cron, timezone=zone, key_format=key_format)
+    always = TimeRestriction(None, None, catchup=True)
+    for before in (utc_now(), *_clock_changes(zone_named(zone), forward=False)):
+        keys, tick = set[str | None](), pendulum.instance(before - 2 * _HOUR)
+        while tick < before + 3 * _HOUR:
+            last = DagRunInfo(run_after=tick, data_interval=None, partition_date=None, partition_key=None)
+            info = scheduled.next_dagrun_info_v2(last_dagrun_info=last, restriction=always)
+            assert info is not None  # there is no latest date
+            if info.partition_key in keys:
+                return info.partition_key
+            keys.add(info.partition_key)
+            tick = info.run_after
+    return None
+
+
+def _clock_changes(zone: dt.tzinfo, *, forward: bool) -> Iterator[dt.datetime]:
+    """Yield the last of the next two years' hours before each change of a zone's clock in one direction."""
+    now = utc_now()
+    offsets = [(hour, hour.astimezone(zone).utcoffset()) for hour in (now + n * _HOUR for n in range(17_520))]
+    for (before, offset), (_, later_offset) in pairwise(offsets):
+        if offset != later_offset and (offset < later_offset) is forward:  # type: ignore[operator]
+            yield before
 
 
 def _length(delta: PartitionDuration) -> dt.timedelta | None:

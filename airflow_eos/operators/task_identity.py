@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_eos.compat import (
     TRIGGER_TIMETABLES,
-    CronDataIntervalTimetable,
-    DeltaDataIntervalTimetable,
-    DeltaTriggerTimetable,
+    is_kind,
     partition_date,
     partition_key,
     timetable_field,
@@ -28,6 +26,7 @@ from airflow_eos.model.ranges import (
     in_utc,
 )
 from airflow_eos.operators.partition_interval import (
+    GIVE_RANGES,
     PartitionDuration,
     has_partitions,
     partition_span,
@@ -179,7 +178,7 @@ def resolve_ranges(
             "cron strings, presets such as '@hourly' and schedule=None give none in Airflow 3; schedule the "
             f"Dag with {INTERVAL_TIMETABLE}, or give data_interval_start and data_interval_end by REST"
         )
-        if isinstance(timetable, CronDataIntervalTimetable):
+        if is_kind(timetable, "CronDataIntervalTimetable"):
             advice = (
                 "the clock of the schedule's time zone skips a time of it, and Airflow gives a run that is "
                 "triggered then no other; backfill, or give data_interval_start and data_interval_end by REST"
@@ -241,7 +240,7 @@ def _check_date(dag_run: Any, start: dt.datetime, end: dt.datetime) -> None:
 
 def _overlaps_the_schedule(dag_run: Any, timetable: Any) -> bool:
     """Return whether a run was triggered, and its interval overlaps those of the schedule."""
-    is_counted = isinstance(timetable, (DeltaDataIntervalTimetable, *TRIGGER_TIMETABLES))
+    is_counted = is_kind(timetable, "DeltaDataIntervalTimetable", *TRIGGER_TIMETABLES)
     return is_counted and dag_run.run_type == "manual"
 
 
@@ -253,15 +252,18 @@ def refuse_another_grid(context: Context, interval: Interval) -> None:
     :raises ConfigurationError: scheduled runs read the same records; names the date to begin at.
     """
     dag, dag_run = context["dag"], context["dag_run"]
-    counted = isinstance(dag.timetable, DeltaDataIntervalTimetable | DeltaTriggerTimetable)
+    counted = is_kind(dag.timetable, "DeltaDataIntervalTimetable", "DeltaTriggerTimetable")
     if not counted or dag_run.run_type != "backfill":
         return
     delta, first = timetable_field(dag.timetable, "delta"), in_utc(dag.start_date or _EPOCH)
-    number = (interval.start - first) // (_EPOCH + delta - _EPOCH)
-    number -= abs(number) // 40 + 1  # months have several lengths
-    while first + (number + 1) * delta <= interval.start:
-        number += 1
-    begin = first + number * delta
+    length, begin = _EPOCH + delta - _EPOCH, first
+    if not (getattr(delta, "months", 0) or getattr(delta, "years", 0)):
+        begin += (interval.start - first) // length * length
+    # As Airflow, month by month: one after the 31st of January begins on the 28th of February and of March.
+    while begin > interval.start:
+        begin -= delta
+    while begin + delta <= interval.start:
+        begin += delta
     if begin != interval.start:
         raise ConfigurationError(
             f"Dag run {dag_run.run_id!r} of a backfill begins at {interval.start.isoformat()}, within an "
@@ -317,6 +319,6 @@ def _partition_ends(
     if date is None:
         raise ConfigurationError(
             f"the partition {key!r} of Dag run {dag_run.run_id!r} has no date: its schedule, or an Airflow "
-            "before 3.3, gives none. Give the records by ranges=PartitionInterval(key, Interval(...))"
+            f"before 3.3, gives none: {GIVE_RANGES}"
         )
     return partition_span(key, date, dag, duration)

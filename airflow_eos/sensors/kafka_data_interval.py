@@ -69,15 +69,15 @@ class KafkaDataIntervalSensor(WaitingSensor):
 
     def make_trigger(self, context: Context) -> KafkaDataIntervalTrigger:
         """Return the condition; raises ConfigurationError for a Dag run without an interval."""
-        interval = self.interval or interval_of(
+        interval = interval_of(
             resolve_ranges(
-                DATA_INTERVAL,
+                self.ranges,
                 context,
                 allowed_lateness=self.allowed_lateness,
                 partition_duration=self.partition_duration,
             )
         )
-        assert interval is not None, "data_interval is resolved to an interval or a partition"
+        assert interval is not None, "an interval is given, or resolved"
         return KafkaDataIntervalTrigger(
             topics=list(parse_topics("topics", self.topics)),
             start=interval.start.isoformat(),

@@ -161,10 +161,13 @@ def test_boundaries_that_a_catch_up_fixes_at_once_are_all_fixed(pipeline):
 
 
 def test_an_interval_that_ends_in_the_future_is_refused(timed):
-    """It is not over: its records are still being written."""
-    now = dt.datetime.now(dt.timezone.utc)
-    with pytest.raises(IntervalNotReady, match=r"in the future: it is \S+ by this host's clock"):
-        timed.run(ranges=Interval(now - dt.timedelta(hours=1), now + dt.timedelta(hours=1)))
+    """It is not over: its records are still being written. The last retry of one that has begun waits."""
+    now, hour = dt.datetime.now(dt.timezone.utc), dt.timedelta(hours=1)
+    for start, until in ((now - hour, now + 3 * hour), (now + hour, None)):
+        interval = Interval(start, now + 2 * hour, allowed_lateness=hour)
+        with pytest.raises(IntervalNotReady, match=r"in the future: it is \S+ by this host") as refused:
+            timed.run(ranges=interval)
+        assert refused.value.until == until
 
 
 def test_an_idle_partition_is_waited_for_until_allowed_lateness_has_passed(pipeline):

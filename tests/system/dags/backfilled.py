@@ -6,9 +6,10 @@ import datetime as dt
 from typing import Any
 
 from airflow.sdk import DAG
+from airflow.timetables.interval import CronDataIntervalTimetable
 
 from airflow_eos import ReadProcessWriteOperator
-from airflow_eos.compat import AIRFLOW_VERSION, CronDataIntervalTimetable, CronPartitionTimetable
+from airflow_eos.compat import AIRFLOW_VERSION
 
 DAYS: dict[str, Any] = {
     "start_date": dt.datetime(2001, 1, 1, tzinfo=dt.timezone.utc),
@@ -47,6 +48,8 @@ for name in ("four", "ninety", "shared", "restored"):
         ReadProcessWriteOperator(task_id="classify", sink_topic=f"{name}-cursor-out", **common(name))
 
 if AIRFLOW_VERSION >= (3, 3):  # in earlier versions tasks do not get their partition's date
+    from airflow.timetables.trigger import CronPartitionTimetable
+
     with DAG(
         "partitioned",
         # The scheduled run of a day is for the day before; a backfill's dates are those of the partitions.

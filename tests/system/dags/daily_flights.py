@@ -5,9 +5,9 @@ from __future__ import annotations
 import datetime as dt
 
 from airflow.sdk import DAG
+from airflow.timetables.interval import CronDataIntervalTimetable
 
 from airflow_eos import ReadProcessWriteOperator
-from airflow_eos.compat import CronDataIntervalTimetable
 
 with DAG(
     "daily_flights",

@@ -8,18 +8,19 @@ import importlib
 import re
 from typing import Any
 
+import airflow.sdk
+import attrs
 import pytest
 from airflow.sdk import DAG, Asset
-from dateutil.relativedelta import relativedelta
-
-from airflow_eos.compat import (
-    INTERVAL_TIMETABLES,
-    AirflowFailException,
-    CronDataIntervalTimetable,
+from airflow.timetables.interval import CronDataIntervalTimetable
+from airflow.timetables.trigger import (
     CronTriggerTimetable,
     DeltaTriggerTimetable,
     MultipleCronTriggerTimetable,
 )
+from dateutil.relativedelta import relativedelta
+
+from airflow_eos.compat import INTERVAL_TIMETABLES, AirflowFailException
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.model.ranges import Interval
 from airflow_eos.operators.literals import check_rendered
@@ -51,6 +52,17 @@ def test_a_loop_is_accepted_where_it_is_asked_for(dag: DAG) -> None:
     assert make(dag, sink_topic="src", allow_loop=True).allow_loop
 
 
+def both(schedule: Any) -> list[Any]:
+    """Return a timetable of the scheduler, and that of ``airflow.sdk``, if any: a Dag may have either."""
+    kind: Any = getattr(airflow.sdk, type(schedule).__name__, None)
+    if kind is None:
+        return [schedule]
+    twin = kind.__new__(kind)
+    for field in attrs.fields(kind):
+        object.__setattr__(twin, field.name, getattr(schedule, f"_{field.name}"))
+    return [schedule, twin]
+
+
 @pytest.mark.parametrize(
     ("schedule", "advice"),
     [
@@ -67,8 +79,9 @@ def test_a_loop_is_accepted_where_it_is_asked_for(dag: DAG) -> None:
 )
 def test_schedule_without_intervals_is_refused(schedule: Any, advice: str) -> None:
     """Every scheduled run would fail; the error names the same schedule with intervals."""
-    with pytest.raises(ConfigurationError, match=advice):
-        make(DAG("d", schedule=schedule), ranges="data_interval")
+    for form in both(schedule):
+        with pytest.raises(ConfigurationError, match=advice):
+            make(DAG("d", schedule=form), ranges="data_interval")
     with DAG("e", schedule=schedule), pytest.raises(ConfigurationError, match="gives empty intervals"):
         ReadProcessWriteOperator(
             task_id="t", process=copy, topics="src", group_id="g", ranges="data_interval"
@@ -112,7 +125,8 @@ def test_runs_that_assets_trigger_have_no_interval(schedule: Any) -> None:
 )
 def test_schedule_that_may_give_intervals_is_not(schedule: Any) -> None:
     """Also no schedule at all, and partitions with a duration."""
-    make(DAG("d", schedule=schedule), ranges="data_interval")
+    for form in both(schedule):
+        make(DAG("d", schedule=form), ranges="data_interval")
     make(DAG("e", schedule="@daily"), ranges="data_interval", partition_duration=DAY)
 
 
@@ -126,8 +140,9 @@ def test_schedule_that_may_give_intervals_is_not(schedule: Any) -> None:
 def test_a_schedule_that_leaves_out_what_it_is_late_for_needs_catchup(schedule: Any) -> None:
     """Without catchup the scheduler counts from now: see test_tiling_schedules.py."""
     make(DAG("d", schedule=schedule, catchup=True, start_date=NEW_YEAR), ranges="data_interval")
-    with pytest.raises(ConfigurationError, match="leave gaps where a run is late"):
-        make(DAG("e", schedule=schedule), ranges="data_interval")
+    for form in both(schedule):
+        with pytest.raises(ConfigurationError, match="leave gaps where a run is late"):
+            make(DAG("e", schedule=form), ranges="data_interval")
 
 
 @pytest.mark.parametrize(
@@ -161,8 +176,9 @@ def test_a_schedule_that_leaves_out_what_it_is_late_for_needs_catchup(schedule: 
 )
 def test_schedule_whose_intervals_do_not_meet_is_refused(schedule: Any, advice: str) -> None:
     """Records would be read twice or never, at least once a year; the error names a schedule that tiles."""
-    with pytest.raises(ConfigurationError, match=rf"overlap or leave gaps, .*{advice}"):
-        make(DAG("d", schedule=schedule, catchup=True, start_date=NEW_YEAR), ranges="data_interval")
+    for form in both(schedule):
+        with pytest.raises(ConfigurationError, match=rf"overlap or leave gaps, .*{advice}"):
+            make(DAG("d", schedule=form, catchup=True, start_date=NEW_YEAR), ranges="data_interval")
     with pytest.raises(ConfigurationError, match="overlap or leave gaps"):
         KafkaDataIntervalSensor(task_id="over", dag=DAG("e", schedule=schedule), topics="src")
     make(DAG("f", schedule=schedule))  # a cursor does not need intervals

@@ -22,6 +22,7 @@ from airflow.sdk import (
     StartOfYearMapper,
 )
 from airflow.timetables.trigger import CronPartitionTimetable as Scheduled
+from airflow.timetables.trigger import CronTriggerTimetable
 from dateutil.relativedelta import relativedelta
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -135,7 +136,7 @@ BY_REGION = ProductMapper(StartOfDayMapper(), StartOfDayMapper())
     [
         (DAILY, "2026-11-20T00:00:00", MIDNIGHT, DAY / 2, "Leave partition_duration out"),
         (DAILY, "2026-11-20T05:00:00", MIDNIGHT.add(hours=5), None, "is not a tick"),
-        (DAILY, "2026-11-20T0:0:0", MIDNIGHT, None, "gives '2026-11-20T00:00:00'"),
+        (DAILY, "2026-11-20T0:0:0", MIDNIGHT, None, "gives .2026-11-20T00:00:00.. If the form"),
         (DAILY, "2026-11-20|eu", MIDNIGHT, DAY, "several parts"),
         (None, "2026-11-20|us", MIDNIGHT, DAY, "several parts"),
         (None, "k", MIDNIGHT, None, "partition_duration"),
@@ -189,6 +190,12 @@ def test_a_data_interval_counts_where_the_schedule_gives_keys_no_date(schedule: 
     assert partition(schedule, "k", None, data_interval_start=MIDNIGHT, data_interval_end=MIDNIGHT + DAY)
 
 
+class QuarterHours(CronTriggerTimetable):
+    """A timetable of a plugin: its runs have keys and data intervals."""
+
+    partitioned = True
+
+
 @pytest.mark.parametrize(
     ("schedule", "duration"),
     [
@@ -200,9 +207,10 @@ def test_a_data_interval_counts_where_the_schedule_gives_keys_no_date(schedule: 
             None,
         ),
         (PartitionedAtRuntime(), None),
+        (QuarterHours("*/15 * * * *", timezone="UTC", interval=dt.timedelta(minutes=15)), None),
         (None, DAY),
     ],
-    ids=["cron", "mapper", "at-runtime", "duration"],
+    ids=["cron", "mapper", "at-runtime", "of somebody", "duration"],
 )
 @pytest.mark.parametrize("end", [MIDNIGHT, MIDNIGHT + DAY], ids=["empty", "interval"])
 def test_a_run_whose_key_is_gone_is_refused(schedule: Any, duration: Any, end: dt.datetime) -> None:

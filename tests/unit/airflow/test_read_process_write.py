@@ -17,6 +17,7 @@ from airflow.sdk import DAG, Asset, AssetAlias
 from airflow.sdk.definitions.asset import AssetUniqueKey
 from airflow.sdk.execution_time import task_runner
 from airflow.sdk.execution_time.context import OutletEventAccessors
+from airflow.timetables.trigger import CronTriggerTimetable
 
 from airflow_eos import compat, exceptions
 from airflow_eos.compat import (
@@ -25,7 +26,6 @@ from airflow_eos.compat import (
     AirflowNotFoundException,
     AirflowRescheduleException,
     AirflowSkipException,
-    CronTriggerTimetable,
 )
 from airflow_eos.compat.retry_policy import RetryAction
 from airflow_eos.exceptions import (
@@ -396,6 +396,22 @@ def test_what_the_dag_run_before_has_read_is_a_warning(
     operator.execute({**make_context(operator), **before})
     assert runs[0].spec.ranges == Interval(START, START + DAY)
     assert ("records in both are read twice" in caplog.text) is warned
+
+
+def test_pre_execute_gives_a_key_of_several_parts_its_ranges(dag: DAG, runs: list[FakeRun]) -> None:
+    """As the refusal of such a key advises; the topics may follow the key, too."""
+    key, day = "2026-11-20|eu", {"partition_key": "2026-11-20|eu", "data_interval_start": START}
+
+    def give(context: Any) -> None:
+        given = PartitionInterval(context["dag_run"].partition_key, Interval(START, START + DAY))
+        context["task"].ranges = given
+
+    operator = make(dag, ranges="data_interval", pre_execute=give)
+    with pytest.raises(ConfigurationError, match=r"the task's pre_execute: context\['task'\].ranges = "):
+        execute(operator, **day)
+    operator._pre_execute_hook(make_context(operator, **day))
+    execute(operator, **day)
+    assert runs[0].spec.ranges == PartitionInterval(key, Interval(START, START + DAY))
 
 
 def test_given_ranges_are_taken_as_they_are(dag: DAG, runs: list[FakeRun]) -> None:

@@ -295,6 +295,12 @@ def test_interval_sensor_waits_for_the_interval_of_its_dag_run(dag: DAG) -> None
     with pytest.raises(AirflowFailException, match="'perhaps'"):
         mapped.poke(context)
 
+    context["dag_run"].partition_key = "2026-11-20|eu"
+    with pytest.raises(ConfigurationError, match=r"pre_execute: context\['task'\].ranges = "):
+        sensor.make_trigger(context)
+    sensor.ranges = PartitionInterval("2026-11-20|eu", Interval(START, START + 2 * DAY))
+    assert sensor.make_trigger(context).end == (START + 2 * DAY).isoformat()
+
 
 def test_interval_sensor_without_an_interval_names_the_way_out(dag: DAG) -> None:
     """A Dag run without a data interval fails at once, as the operator does."""

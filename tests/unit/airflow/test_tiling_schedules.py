@@ -16,11 +16,12 @@ import airflow.sdk
 import pendulum
 import pytest
 from airflow.partition_mappers import temporal
-from airflow.sdk import DAG
+from airflow.sdk import DAG, BaseOperator
 from airflow.timetables import interval as interval_timetables
 from airflow.timetables import trigger as trigger_timetables
 from airflow.timetables.base import DataInterval, TimeRestriction
 from airflow.timetables.interval import CronDataIntervalTimetable, DeltaDataIntervalTimetable
+from airflow.timetables.simple import PartitionedAssetTimetable
 from airflow.timetables.trigger import (
     CronPartitionTimetable,
     CronTriggerTimetable,
@@ -230,10 +231,16 @@ def test_periods_whose_runs_are_late(
             whole.append(reached in (None, info.data_interval.start))
             last = info.data_interval
     assert all(whole) is tiles
-    sdk = airflow.sdk.DeltaDataIntervalTimetable(delta)
-    refused = pytest.raises(ConfigurationError, match="is in no interval")
-    with contextlib.nullcontext() if tiles else refused:
-        check_schedule("data_interval", DAG("d", schedule=sdk, start_date=begin, catchup=catchup), None, "t")
+    for given in (schedule, airflow.sdk.DeltaDataIntervalTimetable(delta)):
+        refused = pytest.raises(ConfigurationError, match="is in no interval")
+        with contextlib.nullcontext() if tiles else refused:
+            dag = DAG("d", schedule=given, start_date=begin, catchup=catchup)
+            check_schedule("data_interval", dag, None, "t")
+        if not catchup:  # a Dag may have its start date from its tasks
+            with contextlib.nullcontext() if tiles else refused:
+                dag = DAG("d", schedule=given)
+                BaseOperator(task_id="t", dag=dag, start_date=begin)
+                check_schedule("data_interval", dag, None, "t")
 
 
 @pytest.mark.parametrize("timetable", ["DeltaDataIntervalTimetable", "DeltaTriggerTimetable"])
@@ -251,6 +258,43 @@ def test_a_backfill_beside_the_periods_of_a_schedule_is_refused(timetable: str, 
         refuse_another_grid(manual, late)  # type: ignore[arg-type]
         with pytest.raises(ConfigurationError, match=rf"twice.*--from-date {re.escape(begin.isoformat())}"):
             refuse_another_grid(backfill, late)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("cron", "zone", "key_format", "is_refused"),
+    [
+        ("0 * * * *", "Europe/Berlin", "%Y-%m-%dT%H:%M:%S", True),
+        ("0 * * * *", "Europe/Berlin", "%Y-%m-%dT%H:%M:%S%z", False),
+        ("0 * * * *", "Asia/Tokyo", "%Y-%m-%dT%H:%M:%S", False),
+        ("0 * * * *", "UTC", "%Y-%m-%d", True),
+        ("30 2 * * *", "Europe/Berlin", "%Y-%m-%dT%H:%M:%S", False),
+    ],
+)
+def test_two_ticks_of_one_key_are_refused(cron: str, zone: str, key_format: str, is_refused: bool) -> None:
+    """The run of the second one would be refused by the record of the first, and its records stay unread."""
+    for timetable in (CronPartitionTimetable, airflow.sdk.CronPartitionTimetable):
+        schedule: Any = timetable(cron, timezone=zone, key_format=key_format)
+        expected = pytest.raises(ConfigurationError, match="two partitions of Dag 'd' have the key '20")
+        with expected if is_refused else contextlib.nullcontext():
+            check_schedule("data_interval", DAG("d", schedule=schedule), None, "t")
+
+
+def test_a_backfill_begins_where_the_scheduler_does_after_a_month_that_is_shorter() -> None:
+    """From the 31st of January, the scheduler's months begin on the 28th of February, March and so on."""
+    delta, first = relativedelta(months=1), pendulum.datetime(2026, 1, 31)
+    dag = DAG("d", schedule=airflow.sdk.DeltaDataIntervalTimetable(delta), start_date=first, catchup=True)
+    context: Any = {"dag": dag, "dag_run": SimpleNamespace(run_id="r", run_type="backfill")}
+    scheduled, last = DeltaDataIntervalTimetable(delta), None
+    for day in (31, 28, 28, 28):
+        info = scheduled.next_dagrun_info(
+            last_automated_data_interval=last, restriction=TimeRestriction(first, None, catchup=True)
+        )
+        last = info.data_interval
+        assert last.start.day == day
+        refuse_another_grid(context, Interval(last.start, last.end))
+    late = pendulum.datetime(2026, 3, 31)
+    with pytest.raises(ConfigurationError, match="--from-date 2026-03-28"):
+        refuse_another_grid(context, Interval(late, late + delta))
 
 
 @pytest.mark.parametrize(
@@ -283,8 +327,16 @@ def test_hours_tile_time_where_a_clock_is_put_forward(zone: str, change: str) ->
             ),
             "2026-03-08",
         ),
+        (CronPartitionTimetable("@daily", timezone="America/Havana"), "2026-03-08T01:00:00"),
+        (
+            PartitionedAssetTimetable(
+                assets=airflow.sdk.Asset("a"),  # type: ignore[arg-type]  # Airflow accepts it in Dag files
+                default_partition_mapper=temporal.StartOfDayMapper(timezone="America/Havana"),
+            ),
+            "2026-03-08",
+        ),
     ],
-    ids=["tick", "mapper"],
+    ids=["tick", "mapper", "the scheduler's tick", "the scheduler's mapper"],
 )
 def test_a_duration_that_agrees_is_accepted_on_a_day_without_midnight(schedule: Any, key: str) -> None:
     """Havana's clock jumps from 23:59 to 01:00: the day begins then, and ends at midnight."""
