@@ -161,10 +161,8 @@ def is_kind(schedule: Any, *names: str) -> bool:
 
 
 def timetable_field(timetable: Any, name: str) -> Any:
-    """Return an argument of a timetable, such as ``expression`` or ``interval``."""
-    return getattr(
-        timetable, name if hasattr(timetable, name) else f"_{name}"
-    )  # the scheduler's has the second
+    """Return an argument of a timetable, such as ``interval``; the scheduler's classes have ``_interval``."""
+    return getattr(timetable, name if hasattr(timetable, name) else f"_{name}")
 
 
 def partition_key(dag_run: Any) -> str | None:
