@@ -23,6 +23,8 @@ _SOME_DAY = dt.datetime(2000, 1, 1, tzinfo=dt.timezone.utc)
 _WEEK = dt.timedelta(weeks=1)
 _HOUR = dt.timedelta(hours=1)
 _MS = dt.timedelta(milliseconds=1)
+_TICKS = 25
+"""At least as many ticks have different keys: a key may name their day, month or year alone."""
 
 
 def check_schedule(
@@ -160,7 +162,7 @@ def _repeated_key(cron: str, zone: Any, key_format: str) -> str | None:
     always = TimeRestriction(None, None, catchup=True)
     for before in (utc_now(), *_clock_changes(zone_named(zone), forward=False)):
         keys, tick = set[str | None](), pendulum.instance(before - 2 * _HOUR)
-        while tick < before + 3 * _HOUR:
+        while tick < before + 3 * _HOUR or len(keys) < _TICKS:
             last = DagRunInfo(run_after=tick, data_interval=None, partition_date=None, partition_key=None)
             info = scheduled.next_dagrun_info_v2(last_dagrun_info=last, restriction=always)
             assert info is not None  # there is no latest date
