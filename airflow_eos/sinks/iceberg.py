@@ -56,7 +56,7 @@ from airflow_eos.table_ports import TableMoved
 
 CATALOG_NAME = "catalog_name"
 """The property that names the catalog; without it the connection's id does."""
-SCOPE, TOKEN, BARRED = "eos.scope", "eos.token", "eos.barred"
+SCOPE, TOKEN, BARRED, PROPERTY = "eos.scope", "eos.token", "eos.barred", "eos.property"
 _FORMATS = (1, 2)
 _CODEC = "write.parquet.compression-codec"
 _CODECS = ("brotli", "gzip", "lz4", "none", "snappy", "uncompressed", "zstd")
@@ -81,17 +81,22 @@ class _SpecAsInJava(PartitionSpec):
 
 @dataclass(frozen=True, slots=True)
 class IcebergVersion:
-    """Implements ``airflow_eos.table_ports.TableVersion``."""
+    """Implements ``airflow_eos.table_ports.TableVersion``.
+
+    :param property_name: also in the summaries: runs of two ledgers can have the same scope and token.
+    """
 
     table: Table
     layout: TableLayout
     published: PublishedRuns
+    property_name: str
 
     def snapshot_of(self, scope: str, token: int) -> TableReceipt | None:
         """Return the receipt in the summary of the snapshot that a run committed; None if there is none."""
+        claim = {PROPERTY: self.property_name, SCOPE: scope, TOKEN: str(token)}
         for snapshot in self.table.metadata.snapshots:
             summary = {} if snapshot.summary is None else snapshot.summary.additional_properties
-            if summary.get(SCOPE) == scope and summary.get(TOKEN) == str(token) and BARRED not in summary:
+            if claim.items() <= summary.items() and BARRED not in summary:
                 return TableReceipt(
                     snapshot.snapshot_id, int(summary.get(_FILES, 0)), int(summary.get(_ROWS, 0))
                 )
@@ -138,7 +143,7 @@ class IcebergSink(BaseSink):
         metadata = table.metadata
         layout = TableLayout(str(metadata.table_uuid), metadata.current_schema_id, metadata.default_spec_id)
         published = PublishedRuns.from_json(metadata.properties.get(self._property))
-        return IcebergVersion(table, layout, published)
+        return IcebergVersion(table, layout, published, self._property)
 
     def name_of(self, identity: str) -> str | None:
         """Return the name of the table with a UUID in the sink's namespace; None if none is visible there.
@@ -190,7 +195,8 @@ class IcebergSink(BaseSink):
         table.metadata = table.metadata.model_copy(update={"partition_specs": specs})
         transaction = table.transaction()
         update = transaction.update_snapshot(
-            snapshot_properties=dict(change.summary), branch=self._sink.branch or MAIN
+            snapshot_properties={**change.summary, PROPERTY: self._property},
+            branch=self._sink.branch or MAIN,
         )
         append = update.overwrite() if removed else update.fast_append()
         # As in Java. pyiceberg would use the codec of Avro data files, and fails on unknown names.
@@ -299,7 +305,7 @@ def _unwritable(metadata: Any) -> Iterator[str]:
         codecs = f"{metadata.properties[_CODEC]} ({_CODEC}); written are {', '.join(_CODECS)}"
         yield f" wants data files compressed by {codecs}"
     if (reason := unwritable_properties(metadata.schema(), _for_files(metadata.properties))) is not None:
-        yield f": no data file can be written with its properties: {reason}"
+        yield f": no data file can be written with its columns and properties: {reason}"
     if (reason := unwritable_partitions(metadata)) is not None:
         yield f": its partition spec cannot be written: {reason}"
 

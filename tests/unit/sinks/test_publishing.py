@@ -36,8 +36,10 @@ PROPERTY = "eos.0123456789"
 class Attempt(PublishingAttempt):
     """An attempt with its own handle on the table, and its own files."""
 
-    def __init__(self, lake, key="run/p/1", token=10, *, scope="cursor", lasting=True, rows=None, **sink):
-        super().__init__(open_table(lake.sink(**sink), PROPERTY), key, scope, token, lasting=lasting)
+    def __init__(
+        self, lake, key="run/p/1", token=10, *, scope="cursor", lasting=True, rows=None, name=PROPERTY, **sink
+    ):
+        super().__init__(open_table(lake.sink(**sink), name), key, scope, token, lasting=lasting)
         rows = pa.table(rows or {"id": [token * 10, token * 10 + 1], "name": [key, key]})
         writer = self.sink.writer(self.version, file_label(key))
         self.files = writer.write(writer.columns(rows))
@@ -350,6 +352,14 @@ def test_what_is_published_is_found_when_the_property_was_removed(iceberg):
 
     assert Attempt(iceberg).publish() == receipt
     assert names(iceberg) == {"run/p/1": 2}
+
+
+def test_runs_of_two_ledgers_with_the_same_id_and_token_publish_both(lake):
+    """The same Dag in two clusters, or after its ledger was created again: tokens are offsets in a ledger."""
+    for name in ("eos.0000000001", "eos.0000000002"):
+        Attempt(lake, name=name).publish()
+        Attempt(lake, name=name).publish()
+    assert names(lake) == {"run/p/1": 4}
 
 
 def test_a_bar_is_not_taken_for_a_run_without_rows_when_the_property_was_removed(iceberg):
