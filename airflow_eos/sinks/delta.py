@@ -135,6 +135,8 @@ class DeltaSink(BaseSink):
         self._sink = sink
         self._options = dict(sink.properties or {})
         self._application = application
+        # In the names of data files: runs of two ledgers can have the same key.
+        self._owner = f"-{application[-8:]}"
         self._refuse_options()
 
     def close(self) -> None:
@@ -187,11 +189,11 @@ class DeltaSink(BaseSink):
             partitions=tuple(metadata.partition_columns),
             indexed=len(schema.fields) if indexed < 0 else indexed,
             flush_bytes=_MOST_IN_MEMORY if size is None else min(_bytes(size), _MOST_IN_MEMORY),
-            label=label,
+            label=label + self._owner,
         )
 
     def _find_earlier_rows(self, version: Any, replaces: Sequence[EarlierRows]) -> list[LiveFile]:
-        return files_as_added(version.table, replaces, self._sink)
+        return files_as_added(version.table, replaces, self._owner, self._sink)
 
     def _commit(self, version: Any, change: TableCommit) -> TableReceipt:
         """Append files, remove replaced ones and store the run's token, in one compare-and-set."""
