@@ -39,7 +39,7 @@ from airflow_eos.model.table import (
     TableReceipt,
 )
 from airflow_eos.sinks.base_sink import BaseSink
-from airflow_eos.sinks.delta_features import refuse_unwritable
+from airflow_eos.sinks.delta_features import INDEXED, TARGET, refuse_unwritable
 from airflow_eos.sinks.delta_files import DeltaFiles, store_of
 from airflow_eos.sinks.delta_rows import LiveFile, files_as_added
 
@@ -60,8 +60,7 @@ _NOT_ALLOWED = re.compile(
 _PARALLEL_LOOKUPS = 32
 """Data files that are looked up in a store at the same time."""
 _TRUE = ("1", "true", "on", "yes", "y")
-_TARGET, _MOST_IN_MEMORY = "delta.targetFileSize", 128 << 20
-_INDEXED, _MOST_INDEXED = "delta.dataSkippingNumIndexedCols", 32
+_MOST_IN_MEMORY, _MOST_INDEXED = 128 << 20, 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,8 +178,8 @@ class DeltaSink(BaseSink):
     def writer(self, version: Any, label: str) -> DeltaFiles:
         """Return the writer of data files for this version."""
         metadata, schema = version.table.metadata(), version.table.schema()
-        indexed = int(metadata.configuration.get(_INDEXED, _MOST_INDEXED))
-        size = metadata.configuration.get(_TARGET)
+        indexed = int(metadata.configuration.get(INDEXED, _MOST_INDEXED))
+        size = metadata.configuration.get(TARGET)
         return DeltaFiles(
             name=self.name,
             uri=self._sink.uri,
@@ -291,7 +290,7 @@ class DeltaSink(BaseSink):
 def _bytes(size: str) -> int:
     """Return a size as Delta's properties have it: bytes, or with a unit as ``100mb``."""
     number = size.lower().strip().removesuffix("b")
-    unit = {"k": 10, "m": 20, "g": 30}.get(number[-1:], 0)
+    unit = 10 * (1 + "kmgtp".find(number[-1]))
     return int(number[:-1] if unit else number) << unit
 
 
