@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import pyiceberg
 from pyiceberg.catalog import Catalog, CatalogType, load_catalog
 from pyiceberg.exceptions import (
     AuthorizationExpiredError,
@@ -63,6 +64,8 @@ _CODECS = ("brotli", "gzip", "lz4", "none", "snappy", "uncompressed", "zstd")
 _FILES, _ROWS = "added-data-files", "added-records"
 _NOT_OF_CATALOG = re.compile(r"(\w+: )?RestError\b", re.IGNORECASE)
 """How pyiceberg reports a response without the error object that the REST catalog specification requires."""
+_UNREADABLE = ("union_tag_invalid", "value_error")
+"""Types of pydantic's errors for table metadata of a later version: of its format, or with other types."""
 _ANSWER_SECONDS = 120
 """Time-out of requests: pyiceberg has none, and a catalog, or a firewall that drops packets, may hang."""
 
@@ -134,6 +137,18 @@ class IcebergSink(BaseSink):
             raise ConfigurationError(
                 f"{self.name}: the catalog does not take the credentials of connection or environment, or "
                 f"not for this table: {self._reason(error)}"
+            ) from None
+        except Exception as error:
+            # pyiceberg raises a ValidationError of its own from that of pydantic.
+            parsing: Any = error.__cause__ or error
+            is_of_pydantic = type(parsing).__name__ == "ValidationError" and hasattr(parsing, "errors")
+            details = parsing.errors(include_input=False) if is_of_pydantic else ()
+            reason = next((detail["msg"] for detail in details if detail["type"] in _UNREADABLE), None)
+            if reason is None:
+                raise
+            raise ConfigurationError(
+                f"{self.name}: pyiceberg {pyiceberg.__version__} cannot read the table's metadata: {reason}. "
+                "Upgrade pyiceberg if a later version can, or write another table"
             ) from None
         if to_write:
             self._refuse_another_branch(table)

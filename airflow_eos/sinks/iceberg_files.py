@@ -199,7 +199,7 @@ def unwritable_partitions(metadata: Any) -> str | None:
         for _ in _partitions(metadata, rows):
             pass
     except Exception as error:  # noqa: BLE001 - whatever pyiceberg has against the spec
-        return f"{type(error).__name__}: {error}"
+        return f"{', '.join(map(str, metadata.spec().fields))}: {type(error).__name__}: {error}"
     return None
 
 

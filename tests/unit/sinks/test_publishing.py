@@ -5,7 +5,9 @@ Each test of a protection has its counter-test next to it, which removes the pro
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -514,3 +516,19 @@ def test_a_catalog_that_cannot_be_opened_is_a_wrong_setting(properties, says):
     """No catalog was contacted, and a retry would have the same result."""
     with pytest.raises(ConfigurationError, match=rf"iceberg:c/db\.t: .*{says}"):
         open_table(IcebergTable("db.t", catalog="c", properties=properties), "eos.x").load()
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "says"),
+    [
+        ({"format-version": 4}, ConfigurationError, "cannot read the table's metadata: .*'4'"),
+        ({"location": 5}, OutcomeUnknown, "a retry asks again"),
+    ],
+    ids=["a later format", "not what a catalog writes"],
+)
+def test_metadata_of_a_later_format_is_no_catalog_that_is_away(iceberg, changes, error, says):
+    """Upgraded by another engine: each retry would fail, too."""
+    location = Path(iceberg.table.metadata_location.removeprefix("file://"))
+    location.write_text(json.dumps({**json.loads(location.read_text()), **changes}))
+    with pytest.raises(error, match=f"(?s){says}"):
+        open_table(iceberg.sink(), PROPERTY).load()
