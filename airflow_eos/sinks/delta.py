@@ -39,7 +39,7 @@ from airflow_eos.model.table import (
     TableReceipt,
 )
 from airflow_eos.sinks.base_sink import BaseSink
-from airflow_eos.sinks.delta_features import refuse_unwritable
+from airflow_eos.sinks.delta_features import INDEXED, TARGET, refuse_unwritable
 from airflow_eos.sinks.delta_files import DeltaFiles, store_of
 from airflow_eos.sinks.delta_rows import LiveFile, files_as_added
 
@@ -60,8 +60,7 @@ _NOT_ALLOWED = re.compile(
 _PARALLEL_LOOKUPS = 32
 """Data files that are looked up in a store at the same time."""
 _TRUE = ("1", "true", "on", "yes", "y")
-_TARGET, _MOST_IN_MEMORY = "delta.targetFileSize", 128 << 20
-_INDEXED, _MOST_INDEXED = "delta.dataSkippingNumIndexedCols", 32
+_MOST_IN_MEMORY, _MOST_INDEXED = 128 << 20, 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +134,8 @@ class DeltaSink(BaseSink):
         self._sink = sink
         self._options = dict(sink.properties or {})
         self._application = application
+        # In the names of data files: runs of two ledgers can have the same key.
+        self._owner = f"-{application[-8:]}"
         self._refuse_options()
 
     def close(self) -> None:
@@ -177,8 +178,8 @@ class DeltaSink(BaseSink):
     def writer(self, version: Any, label: str) -> DeltaFiles:
         """Return the writer of data files for this version."""
         metadata, schema = version.table.metadata(), version.table.schema()
-        indexed = int(metadata.configuration.get(_INDEXED, _MOST_INDEXED))
-        size = metadata.configuration.get(_TARGET)
+        indexed = int(metadata.configuration.get(INDEXED, _MOST_INDEXED))
+        size = metadata.configuration.get(TARGET)
         return DeltaFiles(
             name=self.name,
             uri=self._sink.uri,
@@ -187,11 +188,11 @@ class DeltaSink(BaseSink):
             partitions=tuple(metadata.partition_columns),
             indexed=len(schema.fields) if indexed < 0 else indexed,
             flush_bytes=_MOST_IN_MEMORY if size is None else min(_bytes(size), _MOST_IN_MEMORY),
-            label=label,
+            label=label + self._owner,
         )
 
     def _find_earlier_rows(self, version: Any, replaces: Sequence[EarlierRows]) -> list[LiveFile]:
-        return files_as_added(version.table, replaces, self._sink)
+        return files_as_added(version.table, replaces, self._owner, self._sink)
 
     def _commit(self, version: Any, change: TableCommit) -> TableReceipt:
         """Append files, remove replaced ones and store the run's token, in one compare-and-set."""
@@ -289,7 +290,7 @@ class DeltaSink(BaseSink):
 def _bytes(size: str) -> int:
     """Return a size as Delta's properties have it: bytes, or with a unit as ``100mb``."""
     number = size.lower().strip().removesuffix("b")
-    unit = {"k": 10, "m": 20, "g": 30}.get(number[-1:], 0)
+    unit = 10 * (1 + "kmgtp".find(number[-1]))
     return int(number[:-1] if unit else number) << unit
 
 

@@ -47,6 +47,8 @@ _OF_TEXT = re.compile(r"(?:var)?char\((?P<most>\d+)\)")
 _CONSTRAINT = "delta.constraints."
 _MAPPING = "delta.columnMapping.mode"
 _RETENTION = "delta.setTransactionRetentionDuration"
+TARGET, INDEXED = "delta.targetFileSize", "delta.dataSkippingNumIndexedCols"
+_NUMBERS = {TARGET: r"[0-9]+ *[kmgtp]?b?", INDEXED: "-?[0-9]+"}
 _ONE_TEXT = ("string", "byte", "short", "integer", "long", "boolean", "date", "timestamp", "timestamp_ntz")
 """Types of partition columns, besides decimals, whose values have exactly one text form."""
 
@@ -83,6 +85,10 @@ def _of_properties(configuration: dict[str, str]) -> Iterator[str]:
         if key.startswith(_CONSTRAINT):
             constraint = key.removeprefix(_CONSTRAINT)
             yield f"has the check constraint {constraint!r}, which runs do not check; drop it"
+    for key, form in _NUMBERS.items():
+        if not re.fullmatch(form, configuration.get(key, "1").strip(), re.IGNORECASE):
+            wrong = f"{key}={configuration[key]!r}"
+            yield f"has {wrong}, neither a whole number nor a size as 100mb; correct or unset the property"
     if configuration.get(_MAPPING, "none") != "none":
         yield f"maps its columns to other names ({_MAPPING}), which runs do not write"
     if _RETENTION in configuration:

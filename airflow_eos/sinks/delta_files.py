@@ -40,7 +40,7 @@ class DeltaFiles:
     :param options: of the object store.
     :param indexed: number of columns with statistics.
     :param flush_bytes: bytes of rows per file; each of many concurrent tasks holds as much in memory.
-    :param label: first part of the files' names.
+    :param label: first part of the files' names; its end takes the place of a UUID's first 8 characters.
     """
 
     name: str
@@ -93,7 +93,7 @@ class DeltaFiles:
     def _write(
         self, store: pa.fs.FileSystem, values: Mapping[str, str | None], rows: pa.Table
     ) -> DataFileMade:
-        path = f"{self.label}-{uuid.uuid4()}.snappy.parquet"
+        path = f"{self.label}{str(uuid.uuid4())[8:]}.snappy.parquet"
         with store.open_output_stream(path) as stream:
             pq.write_table(rows, stream, compression="snappy")
             size = stream.tell()

@@ -36,13 +36,13 @@ class LiveFile:
 
 
 def files_as_added(
-    table: deltalake.DeltaTable, replaces: Sequence[EarlierRows], sink: DeltaTable
+    table: deltalake.DeltaTable, replaces: Sequence[EarlierRows], owner: str, sink: DeltaTable
 ) -> list[LiveFile]:
     """Return the live data files that earlier commits of a run added.
 
-    A data file never changes, and the names of a run's files begin with a digest of its key, so that they are
-    found even if the log no longer has its commit. ``OPTIMIZE``, and an update or delete of rows, replace the
-    files or add a deletion vector to them.
+    A data file never changes, and the names of a run's files begin with digests of its key and of its ledger,
+    so that they are found even if the log no longer has its commit. ``OPTIMIZE``, and an update or delete of
+    rows, replace the files or add a deletion vector to them.
 
     :raises TableRewritten: not all of the files are there, or rows of them are deleted.
     :raises UnknownTable: the table is append-only, so no file can be removed.
@@ -57,7 +57,7 @@ def files_as_added(
     files = live_files(table)
     removed: list[LiveFile] = []
     for earlier in replaces:
-        of_run = [file for file in files if file.path.startswith(f"{earlier.label}-")]
+        of_run = [file for file in files if file.path.startswith(f"{earlier.label}{owner}-")]
         refuse_other_files(
             sink, earlier.receipt, [_row_count(file, sink) for file in of_run], "version", "OPTIMIZE"
         )

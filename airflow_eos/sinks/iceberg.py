@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import pyiceberg
 from pyiceberg.catalog import Catalog, CatalogType, load_catalog
 from pyiceberg.exceptions import (
     AuthorizationExpiredError,
@@ -56,13 +57,15 @@ from airflow_eos.table_ports import TableMoved
 
 CATALOG_NAME = "catalog_name"
 """The property that names the catalog; without it the connection's id does."""
-SCOPE, TOKEN, BARRED = "eos.scope", "eos.token", "eos.barred"
+SCOPE, TOKEN, BARRED, PROPERTY = "eos.scope", "eos.token", "eos.barred", "eos.property"
 _FORMATS = (1, 2)
 _CODEC = "write.parquet.compression-codec"
 _CODECS = ("brotli", "gzip", "lz4", "none", "snappy", "uncompressed", "zstd")
 _FILES, _ROWS = "added-data-files", "added-records"
 _NOT_OF_CATALOG = re.compile(r"(\w+: )?RestError\b", re.IGNORECASE)
 """How pyiceberg reports a response without the error object that the REST catalog specification requires."""
+_UNREADABLE = ("union_tag_invalid", "value_error")
+"""Types of pydantic's errors for table metadata of a later version: of its format, or with other types."""
 _ANSWER_SECONDS = 120
 """Time-out of requests: pyiceberg has none, and a catalog, or a firewall that drops packets, may hang."""
 
@@ -81,17 +84,22 @@ class _SpecAsInJava(PartitionSpec):
 
 @dataclass(frozen=True, slots=True)
 class IcebergVersion:
-    """Implements ``airflow_eos.table_ports.TableVersion``."""
+    """Implements ``airflow_eos.table_ports.TableVersion``.
+
+    :param property_name: also in the summaries: runs of two ledgers can have the same scope and token.
+    """
 
     table: Table
     layout: TableLayout
     published: PublishedRuns
+    property_name: str
 
     def snapshot_of(self, scope: str, token: int) -> TableReceipt | None:
         """Return the receipt in the summary of the snapshot that a run committed; None if there is none."""
+        claim = {PROPERTY: self.property_name, SCOPE: scope, TOKEN: str(token)}
         for snapshot in self.table.metadata.snapshots:
             summary = {} if snapshot.summary is None else snapshot.summary.additional_properties
-            if summary.get(SCOPE) == scope and summary.get(TOKEN) == str(token) and BARRED not in summary:
+            if claim.items() <= summary.items() and BARRED not in summary:
                 return TableReceipt(
                     snapshot.snapshot_id, int(summary.get(_FILES, 0)), int(summary.get(_ROWS, 0))
                 )
@@ -130,6 +138,18 @@ class IcebergSink(BaseSink):
                 f"{self.name}: the catalog does not take the credentials of connection or environment, or "
                 f"not for this table: {self._reason(error)}"
             ) from None
+        except Exception as error:
+            # pyiceberg raises a ValidationError of its own from that of pydantic.
+            parsing: Any = error.__cause__ or error
+            is_of_pydantic = type(parsing).__name__ == "ValidationError" and hasattr(parsing, "errors")
+            details = parsing.errors(include_input=False) if is_of_pydantic else ()
+            reason = next((detail["msg"] for detail in details if detail["type"] in _UNREADABLE), None)
+            if reason is None:
+                raise
+            raise ConfigurationError(
+                f"{self.name}: pyiceberg {pyiceberg.__version__} cannot read the table's metadata: {reason}. "
+                "Upgrade pyiceberg if a later version can, or write another table"
+            ) from None
         if to_write:
             self._refuse_another_branch(table)
             reason = next(_unwritable(table.metadata), None)
@@ -138,7 +158,7 @@ class IcebergSink(BaseSink):
         metadata = table.metadata
         layout = TableLayout(str(metadata.table_uuid), metadata.current_schema_id, metadata.default_spec_id)
         published = PublishedRuns.from_json(metadata.properties.get(self._property))
-        return IcebergVersion(table, layout, published)
+        return IcebergVersion(table, layout, published, self._property)
 
     def name_of(self, identity: str) -> str | None:
         """Return the name of the table with a UUID in the sink's namespace; None if none is visible there.
@@ -190,7 +210,8 @@ class IcebergSink(BaseSink):
         table.metadata = table.metadata.model_copy(update={"partition_specs": specs})
         transaction = table.transaction()
         update = transaction.update_snapshot(
-            snapshot_properties=dict(change.summary), branch=self._sink.branch or MAIN
+            snapshot_properties={**change.summary, PROPERTY: self._property},
+            branch=self._sink.branch or MAIN,
         )
         append = update.overwrite() if removed else update.fast_append()
         # As in Java. pyiceberg would use the codec of Avro data files, and fails on unknown names.
@@ -299,7 +320,7 @@ def _unwritable(metadata: Any) -> Iterator[str]:
         codecs = f"{metadata.properties[_CODEC]} ({_CODEC}); written are {', '.join(_CODECS)}"
         yield f" wants data files compressed by {codecs}"
     if (reason := unwritable_properties(metadata.schema(), _for_files(metadata.properties))) is not None:
-        yield f": no data file can be written with its properties: {reason}"
+        yield f": no data file can be written with its columns and properties: {reason}"
     if (reason := unwritable_partitions(metadata)) is not None:
         yield f": its partition spec cannot be written: {reason}"
 

@@ -199,20 +199,20 @@ def unwritable_partitions(metadata: Any) -> str | None:
         for _ in _partitions(metadata, rows):
             pass
     except Exception as error:  # noqa: BLE001 - whatever pyiceberg has against the spec
-        return f"{type(error).__name__}: {error}"
+        return f"{', '.join(map(str, metadata.spec().fields))}: {type(error).__name__}: {error}"
     return None
 
 
 def unwritable_properties(schema: Any, properties: Mapping[str, str]) -> str | None:
-    """Return why no data file can be written and published with a table's properties; None if one can.
+    """Return why no data file can be written with a table's columns and properties; None if one can.
 
     :param schema: pyiceberg's schema of the table.
     """
     from pyiceberg.io.pyarrow import ParquetFormatWriter, sanitize_column_names, schema_to_pyarrow
 
-    names = sanitize_column_names(schema)
-    in_file = schema_to_pyarrow(names)
     try:
+        names = sanitize_column_names(schema)
+        in_file = schema_to_pyarrow(names)
         for number in (_TARGET, _PARTITIONS_SHOWN):
             int(properties.get(number, 0))
         with ParquetFormatWriter(_InMemory(), names, properties) as writer:

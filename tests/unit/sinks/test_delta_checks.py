@@ -70,7 +70,7 @@ def test_files_that_no_version_names_are_listed_with_their_attempt(delta):
     Attempt(delta).publish()
     append(delta)
     delta.table.optimize.compact()
-    sink = DeltaSink(delta.sink(), "eos.p")
+    sink = DeltaSink(delta.sink(), "eos.0123456789")
     version = sink.load()
     for run in (RUN, RUN, "run/p/2"):
         writer = sink.writer(version, file_label(run))

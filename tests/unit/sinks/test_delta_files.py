@@ -188,7 +188,7 @@ def test_so_many_columns_have_statistics_as_the_table_says(tmp_path, indexed, co
 
 
 @pytest.mark.parametrize(
-    ("size", "expected"), [(None, 128 << 20), ("1048576", 1 << 20), ("10mb", 10 << 20), ("1gb", 128 << 20)]
+    ("size", "expected"), [(None, 128 << 20), ("1048576", 1 << 20), ("10mb", 10 << 20), ("1 TB", 128 << 20)]
 )
 def test_a_table_says_how_large_its_files_are(tmp_path, size, expected):
     """In bytes or with a unit; tasks buffer at most 128 MB."""

@@ -361,6 +361,16 @@ def field(name, kind, **metadata):
             "setTransactionRetentionDuration",
         ),
         (
+            [field("a", "long")],
+            {"configuration": {"delta.targetFileSize": "1.5gb"}},
+            "Size='1.5gb', neither",
+        ),
+        (
+            [field("a", "long")],
+            {"configuration": {"delta.dataSkippingNumIndexedCols": "all"}},
+            "IndexedCols='all', neither",
+        ),
+        (
             [
                 field(
                     "a",

@@ -5,7 +5,9 @@ Each test of a protection has its counter-test next to it, which removes the pro
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -36,8 +38,10 @@ PROPERTY = "eos.0123456789"
 class Attempt(PublishingAttempt):
     """An attempt with its own handle on the table, and its own files."""
 
-    def __init__(self, lake, key="run/p/1", token=10, *, scope="cursor", lasting=True, rows=None, **sink):
-        super().__init__(open_table(lake.sink(**sink), PROPERTY), key, scope, token, lasting=lasting)
+    def __init__(
+        self, lake, key="run/p/1", token=10, *, scope="cursor", lasting=True, rows=None, name=PROPERTY, **sink
+    ):
+        super().__init__(open_table(lake.sink(**sink), name), key, scope, token, lasting=lasting)
         rows = pa.table(rows or {"id": [token * 10, token * 10 + 1], "name": [key, key]})
         writer = self.sink.writer(self.version, file_label(key))
         self.files = writer.write(writer.columns(rows))
@@ -352,6 +356,14 @@ def test_what_is_published_is_found_when_the_property_was_removed(iceberg):
     assert names(iceberg) == {"run/p/1": 2}
 
 
+def test_runs_of_two_ledgers_with_the_same_id_and_token_publish_both(lake):
+    """The same Dag in two clusters, or after its ledger was created again: tokens are offsets in a ledger."""
+    for name in ("eos.0000000001", "eos.0000000002"):
+        Attempt(lake, name=name).publish()
+        Attempt(lake, name=name).publish()
+    assert names(lake) == {"run/p/1": 4}
+
+
 def test_a_bar_is_not_taken_for_a_run_without_rows_when_the_property_was_removed(iceberg):
     """Its snapshot has a token, too, and says that it is a bar."""
     barred = Attempt(iceberg)
@@ -504,3 +516,19 @@ def test_a_catalog_that_cannot_be_opened_is_a_wrong_setting(properties, says):
     """No catalog was contacted, and a retry would have the same result."""
     with pytest.raises(ConfigurationError, match=rf"iceberg:c/db\.t: .*{says}"):
         open_table(IcebergTable("db.t", catalog="c", properties=properties), "eos.x").load()
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "says"),
+    [
+        ({"format-version": 4}, ConfigurationError, "cannot read the table's metadata: .*'4'"),
+        ({"location": 5}, OutcomeUnknown, "a retry asks again"),
+    ],
+    ids=["a later format", "not what a catalog writes"],
+)
+def test_metadata_of_a_later_format_is_no_catalog_that_is_away(iceberg, changes, error, says):
+    """Upgraded by another engine: each retry would fail, too."""
+    location = Path(iceberg.table.metadata_location.removeprefix("file://"))
+    location.write_text(json.dumps({**json.loads(location.read_text()), **changes}))
+    with pytest.raises(error, match=f"(?s){says}"):
+        open_table(iceberg.sink(), PROPERTY).load()

@@ -249,6 +249,17 @@ def test_without_the_comparison_rows_that_were_rewritten_are_there_twice(lake, m
     assert names(lake) == {OLD: 2, "foreign": 1, NEW: 2}
 
 
+def test_rows_of_a_run_with_the_same_key_in_another_ledger_stay(lake):
+    """Whether or not the table still has the rows of the run itself."""
+    earlier = published(lake)
+    published(lake, name="eos.abcdef0000", rows={"id": [1, 2], "name": ["other", "other"]})
+    again(lake, earlier).publish()
+    assert names(lake) == {NEW: 2, "other": 2}
+    with pytest.raises(TableRewritten):
+        again(lake, earlier, key="run/p/1#2", token=30).publish()
+    assert names(lake) == {NEW: 2, "other": 2}
+
+
 # -- zombies ----------------------------------------------------------------------------------------------
 
 
