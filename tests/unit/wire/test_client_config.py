@@ -6,6 +6,7 @@ import pickle
 import socket
 import subprocess
 import sys
+import threading
 import traceback
 from http.client import HTTPException
 
@@ -15,6 +16,7 @@ from kafka.net.manager import KafkaConnectionManager
 from airflow_eos.broker.librdkafka import base_settings
 from airflow_eos.exceptions import ConfigurationError, UntranslatableConfig
 from airflow_eos.recordbatch.limits import DecodeLimits
+from airflow_eos.wire import security
 from airflow_eos.wire.backoff import TRANSIENT
 from airflow_eos.wire.client_config import ClientConfig, import_callable
 from airflow_eos.wire.ignored_settings import HINTS, IGNORED, OWNED_BY_PACKAGE
@@ -250,6 +252,17 @@ def test_an_issuer_that_does_not_answer_is_asked_again(failure):
     provider = for_kafka_python({**BASE, "oauth_cb": unreachable})["sasl_oauth_token_provider"]
     with pytest.raises(TRANSIENT, match=f"'oauth_cb' failed: {type(failure).__name__}: reset"):
         provider.token()
+
+
+def test_an_issuer_that_never_answers_is_given_up(monkeypatch):
+    """The callback would block the event loop, and with it every time-out."""
+    monkeypatch.setattr(security, "CALLBACK_SECONDS", 0.05)
+    answered = threading.Event()
+    settings = {**BASE, "oauth_cb": lambda _: answered.wait(60)}
+    provider = for_kafka_python(settings)["sasl_oauth_token_provider"]
+    with pytest.raises(TRANSIENT, match="'oauth_cb' has not returned"):
+        provider.token()
+    answered.set()
 
 
 @pytest.mark.parametrize(
