@@ -6,6 +6,7 @@ import os
 import ssl
 import tempfile
 import time
+import traceback
 from collections.abc import Callable
 from concurrent.futures import wait
 from functools import partial
@@ -136,11 +137,12 @@ def token_of(callback: Callable[[str], Any], argument: str) -> Any:
         )
     try:
         return answer.result()
-    except Exception as error:
-        shown = redacted(str(error), {"sasl.oauthbearer.config": argument})
-        message = f"'oauth_cb' failed: {type(error).__name__}: {shown}"
+    except Exception as error:  # noqa: BLE001 - raised again, without the argument
+        hidden = {"sasl.oauthbearer.config": argument}
+        message = f"'oauth_cb' failed: {type(error).__name__}: {redacted(str(error), hidden)}"
         if is_mistake(error):
-            raise CredentialsRefused(message) from error
+            trace = "".join(traceback.format_exception(error))
+            raise CredentialsRefused(message) from (error if trace == redacted(trace, hidden) else None)
         # An issuer that does not answer now. Libraries name the address that they have asked.
         raise ConnectionError(message) from None
 

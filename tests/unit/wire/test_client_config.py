@@ -274,15 +274,17 @@ def test_an_issuer_that_never_answers_is_given_up(monkeypatch):
         '{"id": "me", "secret": "t0p/secret"}',
     ],
 )
-def test_an_issuer_that_does_not_answer_shows_no_part_of_the_call_backs_argument(argument):
-    """Libraries include the requested address in their errors, with its parameters."""
+@pytest.mark.parametrize("kind", [HTTPException, ValueError])
+def test_a_failed_call_back_shows_no_part_of_its_argument(argument, kind):
+    """Libraries include the requested address in their errors, with its parameters; authors may, too."""
 
     def unreachable(given):
-        raise HTTPException(f"no route to {given.replace('issuer', 'issuer:443')}, t0p/secret")
+        raise kind(f"no route to {given.replace('issuer', 'issuer:443')}, t0p/secret")
 
     settings = {**BASE, "oauth_cb": unreachable, "sasl.oauthbearer.config": argument}
     with pytest.raises(
-        TRANSIENT, match=r"HTTPException: no route to .*<sasl\.oauthbearer\.config>"
+        (*TRANSIENT, ConfigurationError),
+        match=rf"{kind.__name__}: no route to .*<sasl\.oauthbearer\.config>",
     ) as failed:
         for_kafka_python(settings)["sasl_oauth_token_provider"].token()
     assert "secret" not in "".join(traceback.format_exception(failed.value)).replace("secret=", "")
