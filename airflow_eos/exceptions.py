@@ -576,7 +576,8 @@ class FetchStalled(BrokersUnavailable):
     """A read made no progress in time.
 
     Safe: This try committed nothing.
-    Do: If it fails again, see the leader of the partition that the message names.
+    Do: If it fails again, see the leader of the partition that the message names. On a slow network raise
+    `socket.timeout.ms` of the Kafka connection.
     """
 
 

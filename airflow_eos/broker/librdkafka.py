@@ -131,8 +131,8 @@ _VERDICTS: tuple[tuple[frozenset[int], type[EosError], str], ...] = (
 )
 
 
-_LOGIN_NOT_READY = "OAuth token not set"
-"""Error of a client that is created while ``oauth_cb`` fails; its code is that of refused credentials."""
+_LOGIN_NOT_READY = ("OAuth token not set", "Failed to acquire SASL OAUTHBEARER token")
+"""Errors of a client whose ``oauth_cb`` fails; their code is that of refused credentials."""
 
 
 def explained(error: KafkaError, doing: str) -> EosError:
@@ -245,8 +245,12 @@ def base_settings(config: ClientConfig) -> dict[str, Any]:
     left_out = OWNED_BY_PACKAGE | OUR_SETTINGS | _OUR_OWN | BULK_PRODUCING
     given = {key: value for key, value in config.items if key not in left_out}
     settings = {"client.id": "airflow-eos", **given}
-    if isinstance(settings.get("oauth_cb"), str):
-        settings["oauth_cb"] = import_callable("oauth_cb", settings["oauth_cb"])
+    if callback := settings.get("oauth_cb"):
+        from airflow_eos.wire.security import token_of
+
+        if isinstance(callback, str):
+            callback = import_callable("oauth_cb", callback)
+        settings["oauth_cb"] = functools.partial(token_of, callback)
     if "reconnect.backoff.ms" not in given:
         key, longest = "reconnect.backoff.max.ms", _RECONNECT_BACKOFF_MAX_MS
         if key in given:

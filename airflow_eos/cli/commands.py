@@ -91,7 +91,7 @@ def _table(name: str, options: Namespace) -> SinkTable | Check:
     """Return a table with the properties of its connection, or a failed check if it has no valid one."""
     try:
         table = PostgresTable.named(name) or DeltaTable.named(name) or IcebergTable(name, options.catalog)
-    except ConfigurationError as error:
+    except (ConfigurationError, ValueError) as error:
         raise WrongUsage(f"--table {name!r}: {error}") from error
     try:
         connected: SinkTable = _connected(options, table)
@@ -349,7 +349,7 @@ def reset_offsets(target: Deployment, options: Namespace) -> Outcome:
 
 
 def _offset(text: str) -> tuple[TopicPartition, int]:
-    match = re.fullmatch(r"([A-Za-z0-9._\-]+):(\d+)=(\d+)", text)
+    match = re.fullmatch(r"([A-Za-z0-9._\-]+):([0-9]+)=([0-9]+)", text)
     if match is None:
         raise WrongUsage(f"--offset {text!r} must be TOPIC:PARTITION=OFFSET, for example orders:0=1200")
     return TopicPartition(match[1], int(match[2])), int(match[3])

@@ -97,6 +97,7 @@ positive = number(1)
 not_negative = number(0)
 seconds = number(1, 2**31 // 1000)  # the protocol has milliseconds in 32 bits
 port = number(1, 65_535)
+lateness = number(0, 36_500 * 86_400)
 
 
 def memory(text: str) -> str:
@@ -203,7 +204,7 @@ COMMANDS = (
             option("--run-id", "default: preview", default="preview"),
             _interval("data interval, ISO days or times; default: from the cursor"),
             _TIMEZONE,
-            option("--allowed-lateness", "as in Interval(allowed_lateness=...)", not_negative, "SECONDS"),
+            option("--allowed-lateness", "as in Interval(allowed_lateness=...)", lateness, "SECONDS"),
             switch("--accept-deleted", "as in Interval(accept_deleted=True)"),
             option("--max-records", "as in Cursor(max_records=...)", positive, "N"),
             option(

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
-from airflow_eos.exceptions import LedgerUnreadable, OutcomeUnknown, RunFenced
+from airflow_eos.exceptions import LedgerUnreadable, OutcomeUnknown, ProducerFenced, RunFenced
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.ledger_index import (
     IndexRoot,
@@ -89,7 +89,7 @@ class IndexKeeper:
         """
         try:
             return self._extend(partition)
-        except RunFenced as fenced:
+        except (ProducerFenced, RunFenced) as fenced:
             log.info("Another process is writing the index of ledger partition %d: %s", partition, fenced)
             return None
 

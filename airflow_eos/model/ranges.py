@@ -164,6 +164,14 @@ class Interval:
             )
         _require("Interval", "allowed_lateness", self.allowed_lateness, duration())
         _require("Interval", "accept_deleted", self.accept_deleted, FLAG)
+        if self.allowed_lateness > _LATEST - self.end:
+            raise ValueError(
+                f"the interval's end {self.end.isoformat()} and allowed_lateness {self.allowed_lateness} are "
+                "together after the year 9999"
+            )
+
+
+_LATEST = dt.datetime.max.replace(tzinfo=dt.timezone.utc)
 
 
 @dataclass(frozen=True, slots=True)

@@ -157,5 +157,8 @@ def translated(error: Exception, subject: str) -> Exception:
     if isinstance(error, kafka_errors.AuthorizationError):
         return AuthorizationFailed(f"{subject}: {error}")
     if isinstance(error, kafka_errors.InvalidReceiveError):
-        return ConfigurationError(f"{subject}: {error}; raise 'receive.message.max.bytes'")
+        return ConfigurationError(
+            f"{subject}: {error}: this server is not a Kafka broker (see 'bootstrap.servers'), or "
+            "'receive.message.max.bytes' is too low"
+        )
     return error

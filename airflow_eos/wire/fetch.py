@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from kafka.errors import RequestTimedOutError
 from kafka.protocol.consumer import FetchRequest
 
 from airflow_eos.exceptions import CorruptBatch, FetchStalled, OffsetsOutOfRange
@@ -27,7 +28,8 @@ from airflow_eos.wire.error_codes import FETCH, Fatal, Retry, reaction
 from airflow_eos.wire.offsets import Isolation, list_offsets_async
 
 MAX_BYTES = 4 << 20
-"""Bytes per request; an answer is larger only if a single batch is."""
+"""Bytes per request, fewer after a time-out; an answer is larger only if a single batch is."""
+_LEAST_BYTES = 16 << 10
 STALL_TIMEOUT = 120.0
 """Seconds without progress after which a read fails."""
 _MAX_WAIT_MS = 500
@@ -169,6 +171,9 @@ class _RangeReader:
                 if not is_transient(error):
                     raise translated(error, f"reading {self.tp}") from error
                 last, pause = error, backoff.next_pause()
+                if isinstance(error, RequestTimedOutError):
+                    # On a slow network fewer bytes may arrive in time.
+                    self.max_bytes = max(self.max_bytes // 4, _LEAST_BYTES)
                 self.connections.forget_leader(self.tp.topic)
             if backoff.expired:
                 raise FetchStalled(

@@ -6,12 +6,16 @@ import os
 import ssl
 import tempfile
 import time
+import traceback
 from collections.abc import Callable
+from concurrent.futures import wait
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from kafka.net.sasl.oauth import AbstractTokenProvider
 
+from airflow_eos.daemon_thread import in_daemon_thread
 from airflow_eos.exceptions import ConfigurationError, CredentialsRefused, is_mistake
 from airflow_eos.redaction import redacted
 from airflow_eos.wire.client_config import ClientConfig, read_bool
@@ -113,8 +117,34 @@ def _guarded(key: str, load: Callable[[], object]) -> None:
         raise kind(f"client setting {key!r} cannot be used for TLS: {reason}") from None
 
 
+CALLBACK_SECONDS = 30.0
+"""Time for ``oauth_cb`` to return."""
 _USED_LIFETIME = 0.8
 _TUPLE_WITH_EXTENSIONS = 4
+
+
+def token_of(callback: Callable[[str], Any], argument: str) -> Any:
+    """Return the answer of ``oauth_cb``.
+
+    :raises CredentialsRefused: it raised an exception that a retry would repeat.
+    :raises ConnectionError: its issuer does not answer.
+    """
+    # In a thread: if the issuer never answers, it would block the caller's event loop, and all time-outs.
+    answer = in_daemon_thread("oauth_cb", partial(callback, argument))
+    if not wait([answer], CALLBACK_SECONDS).done:
+        raise ConnectionError(
+            f"'oauth_cb' has not returned for {CALLBACK_SECONDS:.0f} s: see whether its issuer answers"
+        )
+    try:
+        return answer.result()
+    except Exception as error:  # noqa: BLE001 - raised again, without the argument
+        hidden = {"sasl.oauthbearer.config": argument}
+        message = f"'oauth_cb' failed: {type(error).__name__}: {redacted(str(error), hidden)}"
+        if is_mistake(error):
+            trace = "".join(traceback.format_exception(error))
+            raise CredentialsRefused(message) from (error if trace == redacted(trace, hidden) else None)
+        # An issuer that does not answer now. Libraries name the address that they have asked.
+        raise ConnectionError(message) from None
 
 
 class CallbackTokens(AbstractTokenProvider):
@@ -143,7 +173,7 @@ class CallbackTokens(AbstractTokenProvider):
         """Return the cached token, or a new one if it expires soon."""
         now = time.time()
         if not self._token or now >= self._renew_at:
-            answer = self._answer()
+            answer = token_of(self._callback, self._argument)
             if not isinstance(answer, tuple) or len(answer) < 2:  # noqa: PLR2004 - (token, expiry)
                 raise ConfigurationError(
                     "'oauth_cb' must return a tuple (token, expiry in seconds since the epoch)"
@@ -153,17 +183,6 @@ class CallbackTokens(AbstractTokenProvider):
             has_extensions = len(answer) >= _TUPLE_WITH_EXTENSIONS and answer[3]
             self._extensions = dict(answer[3]) if has_extensions else {}
         return self._token
-
-    def _answer(self) -> Any:
-        try:
-            return self._callback(self._argument)
-        except Exception as error:
-            shown = redacted(str(error), {"sasl.oauthbearer.config": self._argument})
-            message = f"'oauth_cb' failed: {type(error).__name__}: {shown}"
-            if is_mistake(error):
-                raise CredentialsRefused(message) from error
-            # An issuer that does not answer now. Libraries name the address that they have asked.
-            raise ConnectionError(message) from None
 
     def extensions(self) -> dict[str, str]:
         """Return the SASL extensions that came with the token (KIP-342)."""

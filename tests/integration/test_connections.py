@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import socket
+import socketserver
 import threading
 import time
 from contextlib import suppress
@@ -82,6 +83,24 @@ def test_a_request_that_cannot_be_encoded_fails(embedded_kafka):
             with pytest.raises(UnicodeEncodeError):
                 connections.coordinator("transaction", "\udcff")
         assert connections.coordinator("transaction", "work") in connections.brokers()
+
+
+def test_a_server_that_is_not_a_broker_is_named():
+    """The address is that of another service, whose answer looks like a frame of a gigabyte."""
+
+    class Refusing(socketserver.BaseRequestHandler):
+        def handle(self):
+            self.request.recv(1000)
+            self.request.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+    with socketserver.TCPServer(("127.0.0.1", 0), Refusing) as server:
+        serving = threading.Thread(target=server.serve_forever, args=(0.02,))
+        serving.start()
+        address = f"127.0.0.1:{server.server_address[1]}"
+        with pytest.raises(ConfigurationError, match=f"{address}: .*not a Kafka broker"):
+            BrokerConnections({"bootstrap.servers": address})
+        server.shutdown()
+        serving.join()
 
 
 @pytest.mark.timeout(120)

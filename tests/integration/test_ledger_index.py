@@ -20,6 +20,7 @@ from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.ledger_index import IndexRoot
 from airflow_eos.model.spec import LedgerSettings, RunSpec
 from airflow_eos.operations.queries import ledger_records
+from airflow_eos.operations.upkeep import index_ledger
 from tests.support.brokers import unique
 
 SECRET = "a ledger's secret of some length".replace(" ", "-")
@@ -89,6 +90,20 @@ def test_runs_index_the_ledger_and_are_found_by_it(spec, always, key):
     by_index, whole = views(spec, [], (prefix,))
     assert by_index.committed == whole.committed
     assert len(by_index.committed) == 4
+
+
+def test_two_processes_index_at_the_same_time(spec, monkeypatch):
+    """The later one takes the id while the first one writes; the first one begins again, behind it."""
+    run(spec)
+    original = index_keeper._write_leaves
+
+    def overtaken(*arguments):
+        monkeypatch.setattr(index_keeper, "_write_leaves", original)
+        assert index_ledger(spec.deployment)[0].leaves == 1
+        return original(*arguments)
+
+    monkeypatch.setattr(index_keeper, "_write_leaves", overtaken)
+    assert index_ledger(spec.deployment)[0].leaves == 1
 
 
 def test_an_index_is_not_listed(spec, always):

@@ -108,6 +108,7 @@ def test_a_text_that_requests_cannot_carry_is_wrong_usage(
         ("init", "--partitions", "100001"),
         ("init", "--replication-factor", "10001"),
         ("ledger", "--limit", "9" * 5000),
+        ("plan", "--allowed-lateness", "9" * 18),
         ("ledger", "--limit", "\u00b2"),
         ("status", "--max-lag", "-1"),
     ],
@@ -374,6 +375,10 @@ def test_a_time_that_means_nothing_is_refused_by_name(start, timezone, says):
             "prune: --before '0001-01-01T00:00+14:00' is before",
         ),
         (("prune", "--before", "last year"), "prune: --before 'last year' is not an ISO time"),
+        (
+            ("doctor", "--interval", "2026-11-01T00:00Z", "9999-12-31T23:59Z"),
+            "doctor: --interval: the interval's end 9999-12-31T23:59:00+00:00 and allowed_lateness 0:05:00",
+        ),
     ],
 )
 def test_a_time_that_no_run_can_have_is_wrong_usage(arguments, message, capsys):

@@ -18,8 +18,10 @@ from confluent_kafka.admin import AdminClient
 from airflow_eos.broker.librdkafka import QuietLog, Refusals, base_settings, explained
 from airflow_eos.broker.producer import TransactionalProducer
 from airflow_eos.exceptions import BrokersUnavailable, ConfigurationError
+from airflow_eos.wire import security
 from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.ignored_settings import BULK_PRODUCING
+from tests.support.patience import wait_until
 
 
 def test_call_backs_of_the_connection_are_not_taken_over():
@@ -137,9 +139,15 @@ def test_a_connection_lost_while_it_authenticates_is_no_refusal(lost):
     assert refusals.last is None
 
 
-def test_a_token_that_cannot_be_got_is_no_refusal():
+@pytest.mark.parametrize(
+    "words",
+    [
+        "OAuth token not set within 10 seconds timeout",
+        "Failed to acquire SASL OAUTHBEARER token: OAuth callback raised exception",
+    ],
+)
+def test_a_token_that_cannot_be_got_is_no_refusal(words):
     """Confluent-kafka uses the error code of a refusal for it."""
-    words = "OAuth token not set within 10 seconds timeout"
     error = explained(KafkaError(KafkaError.SASL_AUTHENTICATION_FAILED, words), "producer of 'id'")
     assert isinstance(error, BrokersUnavailable)
     assert "'oauth_cb' fails" in str(error)
@@ -159,6 +167,27 @@ def test_confluent_kafkas_words_for_a_token_that_cannot_be_got_are_known():
     }
     with pytest.raises(BrokersUnavailable, match="'oauth_cb' fails"):
         make_producer(settings)
+
+
+def test_a_producer_whose_token_is_not_renewed_can_be_closed(monkeypatch):
+    """The issuer does not answer any more, and the thread that polls the instance calls the function."""
+    monkeypatch.setattr(security, "CALLBACK_SECONDS", 0.1)
+    answered = threading.Event()
+    renewals = []
+
+    def token(_):
+        renewals.append(None)
+        if len(renewals) > 1:
+            answered.wait(60)
+        return "token", time.time() + 1.0
+
+    oauth = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "OAUTHBEARER", "oauth_cb": token}
+    config = ClientConfig.of({"bootstrap.servers": "127.0.0.1:1", **oauth})
+    producer = TransactionalProducer(config, "eos.g", transaction_timeout=60.0, delivery_timeout=30.0)
+    wait_until(lambda: len(renewals) > 1)
+    producer.close()
+    assert not answered.is_set()
+    answered.set()
 
 
 class HangsUp(socketserver.BaseRequestHandler):

@@ -6,6 +6,7 @@ import pickle
 import socket
 import subprocess
 import sys
+import threading
 import traceback
 from http.client import HTTPException
 
@@ -15,6 +16,7 @@ from kafka.net.manager import KafkaConnectionManager
 from airflow_eos.broker.librdkafka import base_settings
 from airflow_eos.exceptions import ConfigurationError, UntranslatableConfig
 from airflow_eos.recordbatch.limits import DecodeLimits
+from airflow_eos.wire import security
 from airflow_eos.wire.backoff import TRANSIENT
 from airflow_eos.wire.client_config import ClientConfig, import_callable
 from airflow_eos.wire.ignored_settings import HINTS, IGNORED, OWNED_BY_PACKAGE
@@ -252,6 +254,17 @@ def test_an_issuer_that_does_not_answer_is_asked_again(failure):
         provider.token()
 
 
+def test_an_issuer_that_never_answers_is_given_up(monkeypatch):
+    """The callback would block the event loop, and with it every time-out."""
+    monkeypatch.setattr(security, "CALLBACK_SECONDS", 0.05)
+    answered = threading.Event()
+    settings = {**BASE, "oauth_cb": lambda _: answered.wait(60)}
+    provider = for_kafka_python(settings)["sasl_oauth_token_provider"]
+    with pytest.raises(TRANSIENT, match="'oauth_cb' has not returned"):
+        provider.token()
+    answered.set()
+
+
 @pytest.mark.parametrize(
     "argument",
     [
@@ -261,15 +274,17 @@ def test_an_issuer_that_does_not_answer_is_asked_again(failure):
         '{"id": "me", "secret": "t0p/secret"}',
     ],
 )
-def test_an_issuer_that_does_not_answer_shows_no_part_of_the_call_backs_argument(argument):
-    """Libraries include the requested address in their errors, with its parameters."""
+@pytest.mark.parametrize("kind", [HTTPException, ValueError])
+def test_a_failed_call_back_shows_no_part_of_its_argument(argument, kind):
+    """Libraries include the requested address in their errors, with its parameters; authors may, too."""
 
     def unreachable(given):
-        raise HTTPException(f"no route to {given.replace('issuer', 'issuer:443')}, t0p/secret")
+        raise kind(f"no route to {given.replace('issuer', 'issuer:443')}, t0p/secret")
 
     settings = {**BASE, "oauth_cb": unreachable, "sasl.oauthbearer.config": argument}
     with pytest.raises(
-        TRANSIENT, match=r"HTTPException: no route to .*<sasl\.oauthbearer\.config>"
+        (*TRANSIENT, ConfigurationError),
+        match=rf"{kind.__name__}: no route to .*<sasl\.oauthbearer\.config>",
     ) as failed:
         for_kafka_python(settings)["sasl_oauth_token_provider"].token()
     assert "secret" not in "".join(traceback.format_exception(failed.value)).replace("secret=", "")

@@ -445,3 +445,17 @@ def test_offsets_that_may_not_be_seen_are_an_error(leader):
     leader.offsets = forbidden
     with pytest.raises(AuthorizationFailed, match="src-0"):
         list_offsets(leader, [WHERE], "latest")
+
+
+def test_a_slow_network_gets_smaller_requests(leader):
+    """An answer that does not arrive in time would not arrive when it is requested again, either."""
+    sizes = []
+
+    def answer(request, _node):
+        leader.script.append(answer)
+        sizes.append(request.max_bytes)
+        return kafka_errors.RequestTimedOutError() if request.max_bytes > 1 << 20 else None
+
+    leader.script.append(answer)
+    assert offsets_of(leader, stall_timeout=1.0) == list(range(100))
+    assert [size for size in sizes if size > 1 << 20] == [4 << 20]
