@@ -187,6 +187,20 @@ def test_failing_stop_does_not_fail_the_task(spark: FakeSession, monkeypatch: py
     assert session._started is None
 
 
+def test_a_server_that_is_gone_is_told_of_the_end_once(
+    spark: FakeSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark's client would repeat the request for ten minutes, after the run's end."""
+    policies: list[list[object]] = []
+    monkeypatch.setattr(spark.client, "set_retry_policies", policies.append)
+    session = TaskSession({"spark.remote": "sc://spark.example.com:15002"})
+    session.start(1000)
+    assert policies == []
+    session.stop()
+    assert policies == [[]]
+    assert spark.stops == 1
+
+
 @pytest.mark.parametrize(
     ("jars", "shown"),
     [({}, False), ({"spark.jars": "/a.jar"}, False), ({"spark.jars": "s3a://b/a.jar"}, True)],
