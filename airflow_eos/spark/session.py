@@ -118,6 +118,17 @@ def elements_of(sequence: Any) -> list[Any]:
     return [sequence.apply(number) for number in range(sequence.size())]
 
 
+def block_manager(context: Any) -> Any:
+    """Return the driver's block manager, by fields: methods of SparkEnv name a type that Spark 4.3 lacks."""
+    holder: Any = context._jsc.sc()  # noqa: SLF001
+    owner = holder.getClass()
+    for name in ("_env", "blockManager"):
+        field = owner.getDeclaredField(name)
+        field.setAccessible(True)
+        holder, owner = field.get(holder), field.getType()
+    return holder
+
+
 def add_tag(spark: SparkSession, tag: str) -> None:
     """Tag the jobs that this thread starts from now on."""
     if is_connect(spark):
