@@ -203,9 +203,12 @@ class TaskSession:
 
     def stop(self) -> None:
         """Stop the session if it was started here; idempotent."""
-        session, self._started = self._started, None
+        session: Any = self._started
+        self._started = None
         if session is not None:
             try:
+                if "spark.remote" in self._settings:
+                    session.client.set_retry_policies([])  # to a server that is gone: for ten minutes
                 session.stop()
             except Exception:  # the outcome of the run is known: a dead JVM must not fail the task
                 log.warning("Spark did not stop cleanly", exc_info=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from airflow_eos.spark.session import elements_of
+from airflow_eos.spark.session import block_manager, elements_of
 
 Places = Mapping[int, frozenset[str]]
 """Executors that hold a block, by the number of its partition."""
@@ -50,10 +50,10 @@ class CachedBlocks:
         return {int(number): rdd for number, rdd in self._context._jsc.getPersistentRDDs().items()}  # noqa: SLF001
 
     def _places(self, rdd: Any) -> Places:
-        storage = self._context._jvm.org.apache.spark  # noqa: SLF001
-        master = storage.SparkEnv.get().blockManager().master()
+        storage = self._context._jvm.org.apache.spark.storage  # noqa: SLF001
+        master = block_manager(self._context).master()
         places = {}
         for partition in range(rdd.getNumPartitions()):
-            holders = master.getLocations(storage.storage.RDDBlockId(rdd.id(), partition))
+            holders = master.getLocations(storage.RDDBlockId(rdd.id(), partition))
             places[partition] = frozenset(str(holder.executorId()) for holder in elements_of(holders))
         return places

@@ -19,6 +19,7 @@ from airflow_eos.spark.distributions import (
     check_distributions,
     minor_version,
 )
+from airflow_eos.spark.spark_failure import is_server_gone
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -117,6 +118,17 @@ def elements_of(sequence: Any) -> list[Any]:
     return [sequence.apply(number) for number in range(sequence.size())]
 
 
+def block_manager(context: Any) -> Any:
+    """Return the driver's block manager, by fields: methods of SparkEnv name a type that Spark 4.3 lacks."""
+    holder: Any = context._jsc.sc()  # noqa: SLF001
+    owner = holder.getClass()
+    for name in ("_env", "blockManager"):
+        field = owner.getDeclaredField(name)
+        field.setAccessible(True)
+        holder, owner = field.get(holder), field.getType()
+    return holder
+
+
 def add_tag(spark: SparkSession, tag: str) -> None:
     """Tag the jobs that this thread starts from now on."""
     if is_connect(spark):
@@ -209,15 +221,17 @@ def settings(spark: SparkSession, values: Mapping[str, str | None], *, alone: bo
             values = {}
         for key, value in values.items():
             held.setdefault(key, [spark.conf.get(key, None)]).append(value)
+    is_lost = False  # a server that is gone has no settings, and its client asks for ten minutes
     try:
         for key, value in values.items():
             with _lock:
                 if value is not None or len(held[key]) > _OF_ONE_RUN:
                     _put(spark, key, held[key])
         yield
-    except BaseException:
+    except BaseException as error:
+        is_lost = is_server_gone(error.__cause__ or error)
         tag = _tag.get()
-        if tag is not None:
+        if tag is not None and not is_lost:
             cancel_tag(spark, tag)
         raise
     finally:
@@ -227,7 +241,7 @@ def settings(spark: SparkSession, values: Mapping[str, str | None], *, alone: bo
                 del active[-1 - active[::-1].index(value)]  # the last such; the first one is the original
                 if len(active) == 1:
                     del held[key]
-                if value is not None or key in held:
+                if not is_lost and (value is not None or key in held):
                     _put(spark, key, active)
 
 

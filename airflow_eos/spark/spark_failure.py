@@ -101,8 +101,14 @@ _CLASS = re.compile(r"[A-Za-z_$][\w$]*(?:\.[A-Za-z_$][\w$]*)+")
 # (class) in front of the message of an exception that Spark Connect's client has no class for
 _UNKNOWN = re.compile(rf"\((?P<java>{_CLASS.pattern})\) ")
 _STAGE = "Job aborted due to stage failure: "
+# A task that failed too often, on every executor (spark.excludeOnFailure), or in a barrier stage
 _TASK = re.compile(
-    r"Task \d+ in stage [\d.]+ failed \d+ times?, most recent failure: "
+    r"\s*(?:Task \d+ in stage [\d.]+ failed \d+ times?, most recent failure: "
+    r"|Aborting TaskSet [\d.]+ because task \d+ \(partition \d+\)\s+cannot run anywhere due to node and "
+    r"executor excludeOnFailure\.\s+Most recent failure:\s+"
+    r"|(?:Could not recover from a failed barrier ResultStage|\w+ \d+ \(.*\) has \w+ the maximum "
+    r"allowable [a-z ]+: \d+)\. Most recent failure reason:\s+Stage failed because barrier task "
+    r"\w+\(\d+, \d+\) finished unsuccessfully\.\s+)"
     r"(?:Lost task [\d.]+ in stage [\d.]+ \(TID \d+\) \([^()\s]+ executor [^()\s]+\): )?"
 )
 _THROWN = re.compile(rf"(?P<java>{_CLASS.pattern})(?:: |\n|$)")

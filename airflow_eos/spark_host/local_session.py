@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.spark.encryption import local_defaults
-from airflow_eos.spark.session import is_connect
+from airflow_eos.spark.session import block_manager, is_connect
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -134,8 +134,7 @@ def _start_worker(settings: Mapping[str, str]) -> threading.Thread:
 
 def _keep_others_out(context: Any) -> None:
     """Deny other users access to the block folders, which they can read with the usual umask."""
-    blocks = context._jvm.org.apache.spark.SparkEnv.get().blockManager()  # noqa: SLF001
-    for folder in blocks.diskBlockManager().localDirs():
+    for folder in block_manager(context).diskBlockManager().localDirs():
         Path(folder.getPath()).chmod(0o700)
 
 

@@ -16,11 +16,11 @@ from collections import Counter
 import pytest
 
 from airflow_eos.engine import Run
-from airflow_eos.exceptions import SealedBlockLost, SecondAttempt
+from airflow_eos.exceptions import ProcessFailed, SealedBlockLost, SecondAttempt
 from airflow_eos.model.spec import LedgerSettings
 from airflow_eos.operators.submitted_files import SubmittedFiles
 from airflow_eos.run.states import State
-from airflow_eos.spark import SparkDataPlane
+from airflow_eos.spark import SparkDataPlane, failure_search
 from airflow_eos.spark import send_task as send_module
 from airflow_eos.spark.preflight import check_environment
 from airflow_eos_testing import count_records, read_topic
@@ -304,6 +304,40 @@ def test_a_seal_task_that_fails_once_is_run_again(spark, broker):
     attempts = attempts_by_source_partition(records)
     assert all(len(numbers) == 1 for numbers in attempts.values())
     assert {b"1"} in attempts.values()
+
+
+# With two executors a task fails on both before it has failed four times.
+@pytest.mark.parametrize(
+    "spark",
+    [
+        {
+            "spark.speculation": "false",
+            "spark.excludeOnFailure.enabled": "true",
+            "spark.scheduler.excludeOnFailure.unschedulableTaskSetTimeout": "0s",
+        }
+    ],
+    ids=["exclude on failure"],
+    indirect=True,
+)
+@pytest.mark.parametrize("barrier", [False, True], ids=["on each executor", "in a barrier stage"])
+def test_a_function_that_fails_everywhere_is_told_from_a_lost_executor(spark, broker, barrier, monkeypatch):
+    """Spark gives the task up early, and its exception has no cause."""
+    monkeypatch.setattr(failure_search, "SEARCH_SECONDS", 1)
+    source, sink = broker.numbered("src", 2, 10), broker.topic("out", 1)
+
+    def fails(batches):
+        for batch in batches:
+            if b"1:7" in batch.column("value").to_pylist():
+                raise ValueError("bad")
+            yield batch
+
+    def process(df):
+        return df.select("key", "value").mapInArrow(fails, "key binary, value binary", barrier)
+
+    executors(spark)
+    error = attempt(SparkDataPlane(spark, broker.spec(source, sink), process).seal, broker.plan(source))
+    assert isinstance(error, ProcessFailed)
+    assert error.raised == ("ValueError",)
 
 
 @WITHOUT_EARLY_COPIES

@@ -82,12 +82,15 @@ class Driver:
     @property
     def _jvm(self):
         spark = SimpleNamespace(
-            SparkEnv=SimpleNamespace(
-                get=lambda: SimpleNamespace(blockManager=lambda: SimpleNamespace(master=self.sc))
-            ),
             storage=SimpleNamespace(RDDBlockId=lambda rdd, partition: (rdd, partition)),
         )
         return SimpleNamespace(org=SimpleNamespace(apache=SimpleNamespace(spark=spark)))
+
+    def getClass(self):  # noqa: N802
+        """Return a class each of whose fields holds the block manager."""
+        field = SimpleNamespace(setAccessible=_call(None), get=_call(SimpleNamespace(master=self.sc)))
+        field.getType = lambda: SimpleNamespace(getDeclaredField=lambda _name: field)
+        return field.getType()
 
     def getLocations(self, block):  # noqa: N802
         rdd, partition = block

@@ -4,6 +4,8 @@ import json
 import os
 import socket
 import sys
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -174,6 +176,19 @@ def test_session_of_somebody_else_is_left_running(
     assert spark.stops == 0
 
 
+def test_block_folders_are_reached_without_methods_of_sparkenv(tmp_path: Path) -> None:
+    """They name a type that Spark 4.3 lacks: no local session of it started."""
+    disk = SimpleNamespace(localDirs=lambda: [SimpleNamespace(getPath=lambda: str(tmp_path))])
+    blocks = SimpleNamespace(diskBlockManager=lambda: disk)
+    field = SimpleNamespace(setAccessible=lambda _: None, get=lambda _: blocks)
+    owner = SimpleNamespace(getDeclaredField={"_env": field, "blockManager": field}.__getitem__)
+    field.getType = lambda: owner
+    context = SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: SimpleNamespace(getClass=lambda: owner)))
+    tmp_path.chmod(0o755)
+    local_session._keep_others_out(context)
+    assert tmp_path.stat().st_mode & 0o777 == 0o700
+
+
 def test_failing_stop_does_not_fail_the_task(spark: FakeSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """A JVM that died after the commit must not turn success into failure."""
 
@@ -185,6 +200,20 @@ def test_failing_stop_does_not_fail_the_task(spark: FakeSession, monkeypatch: py
     session.start(1000)
     session.stop()
     assert session._started is None
+
+
+def test_a_server_that_is_gone_is_told_of_the_end_once(
+    spark: FakeSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark's client would repeat the request for ten minutes, after the run's end."""
+    policies: list[list[object]] = []
+    monkeypatch.setattr(spark.client, "set_retry_policies", policies.append)
+    session = TaskSession({"spark.remote": "sc://spark.example.com:15002"})
+    session.start(1000)
+    assert policies == []
+    session.stop()
+    assert policies == [[]]
+    assert spark.stops == 1
 
 
 @pytest.mark.parametrize(

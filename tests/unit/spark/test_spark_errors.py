@@ -108,6 +108,16 @@ STAGE = (
     "Job aborted due to stage failure: Task 0 in stage 17.0 failed 4 times, most recent failure: Lost task "
     "0.3 in stage 17.0 (TID 128) (10.0.0.1 executor 3): "
 )
+BARRIER = "Stage failed because barrier task ShuffleMapTask(17, 0) finished unsuccessfully.\n"
+GIVEN_UP_EARLY = {
+    "on every executor": "\nAborting TaskSet 17.0 because task 0 (partition 0)\ncannot run anywhere due to "
+    "node and executor excludeOnFailure.\nMost recent failure:\nLost task 0.1 in stage 17.0 (TID 128) "
+    "(10.0.0.1 executor 3): ",
+    "barrier": "ShuffleMapStage 17 (localCheckpoint at <unknown>:0) has failed the maximum allowable number "
+    f"of times: 4. Most recent failure reason: {BARRIER}",
+    "barrier, last stage": "Could not recover from a failed barrier ResultStage. Most recent failure reason: "
+    f"{BARRIER}",
+}
 LOST_BROADCAST = "org.apache.spark.SparkException: [INTERNAL_ERROR_BROADCAST] Failed to get broadcast_4"
 SERIALIZATION = "Job aborted due to stage failure: Task serialization failed: "
 TRACEBACK = """
@@ -362,6 +372,18 @@ def test_what_spark_itself_tells_of_its_tasks_is_not_the_process_functions_fault
     """Infrastructure fails runs, not functions: these are messages of Spark 4.2."""
     assert type(process_error(spark_error(message), MARK)) is RunFailed
     assert type(environment_error(spark_error(message), "fix")) is RunFailed
+
+
+@KINDS
+@pytest.mark.parametrize("reason", GIVEN_UP_EARLY.values(), ids=GIVEN_UP_EARLY)
+def test_a_task_that_spark_gives_up_early_fails_for_its_own_error(spark_error, reason):
+    """These exceptions of the JVM have no cause."""
+    words = f"Job aborted due to stage failure: {reason}"
+    failure = process_error(spark_error(f"{words}{spark_failure.PYTHON_EXCEPTION}: {TRACEBACK}"), MARK)
+    assert type(failure) is ProcessFailed
+    assert "ValueError: cannot parse record 77" in failure.message
+    assert failure.raised == ("ValueError",)
+    assert type(process_error(spark_error(f"{words}ExecutorLostFailure (executor 3)"), MARK)) is RunFailed
 
 
 def test_a_machine_that_runs_out_says_so_in_its_own_language(monkeypatch, tmp_path):

@@ -5,7 +5,9 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 import pytest
+from pyspark.errors.exceptions.connect import SparkConnectException
 
+from airflow_eos.exceptions import SparkUnavailable
 from airflow_eos.spark.session import settings
 
 
@@ -55,3 +57,15 @@ def test_a_value_that_is_set_inside_stays_where_nothing_was_changed():
     with settings(spark, {"rows": None}):
         spark.conf.set("rows", "500")
     assert spark.conf == {"rows": "500"}
+
+
+@pytest.mark.parametrize("is_translated", [False, True])
+def test_a_server_that_is_gone_is_not_asked_to_restore_settings(is_translated):
+    """Spark's client would repeat each request for ten minutes, without a line in the log."""
+    spark, lost = Session(), SparkConnectException(errorClass="NO_ACTIVE_SESSION", messageParameters={})
+    error = SparkUnavailable("x") if is_translated else lost
+    with pytest.raises(type(error)), settings(spark, {"rows": "64"}):
+        raise error from (lost if is_translated else None)
+    assert spark.conf == {"rows": "64"}
+    with settings(spark, {"rows": "512"}):
+        assert spark.conf == {"rows": "512"}
