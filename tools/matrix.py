@@ -33,7 +33,7 @@ _FAST = ("-m", "not chaos and not jvm and not search")
 GROUPS: dict[str, tuple[str, ...]] = {
     "units": ("tests/unit", *_FAST),
     "protocol": ("tests/protocol", *_FAST),
-    "data plane": ("tests/integration/test_spark_data_plane.py",),
+    "data plane": ("tests/integration/test_spark_data_plane.py", "tests/integration/test_local_session.py"),
     "a guarantee": ("tests/guarantees/test_delivery.py::test_one_transaction_is_exact_after_the_same_crash",),
     "a scheduler": ("tests/system/test_runs_under_a_scheduler.py",),
 }
